@@ -25,7 +25,6 @@ mod limiter;
 mod limits;
 mod memory;
 mod memory_stats;
-mod permit;
 #[cfg(feature = "rules")]
 mod rule_limiter;
 mod store;
@@ -47,11 +46,10 @@ pub use lease::{
     DrawDecision, KeyName, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
     RenewalOwner,
 };
-pub use limiter::{AcquireError, KeyedRequest, Limiter};
+pub use limiter::{AcquireError, KeyedRequest, Limiter, Permit};
 pub use limits::{IntoLimits, LimitsError};
 pub use memory::{Capacity, CapacityError, MemoryStore, RemoteCache};
 pub use memory_stats::MemoryStats;
-pub use permit::Permit;
 pub use ratekeeper_core::{
     Algorithm, Align, Amount, Clock, Consistency, Decision, Draw, DrawOptions, DrawOutcome, DrawResult,
     Draws, FailureMode, Forecast, Key, KeyError, KeyRef, Leak, LeaseGrant, LeaseReport, LeaseRequest, Limit,

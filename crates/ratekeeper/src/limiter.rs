@@ -1,9 +1,13 @@
 //! The limiter: the same limits for every key.
 
+mod permit;
+
+pub use permit::Permit;
+
 use crate::limits::{IntoLimits, LimitsError};
 use crate::memory::MemoryStore;
-use crate::permit::{Permit, PermitIds};
 use crate::store::Store;
+use permit::PermitIds;
 use ratekeeper_core::{
     Algorithm, Amount, Clock, Decision, Draw, DrawOptions, Draws, Key, KeyRef, Leak, Limit, Op, PermitId,
     Scope, Span, StoreFailure,
@@ -41,6 +45,8 @@ pub(crate) struct LimiterInner<S> {
     options: DrawOptions,
     pub(crate) store: S,
     permit_ids: PermitIds,
+    /// Whether one of the limits is a concurrency limit.
+    has_permits: bool,
 }
 
 impl<S> Clone for Limiter<S> {
@@ -198,9 +204,9 @@ impl<S: Store> Limiter<S> {
         options: DrawOptions,
     ) -> Result<Limiter<S>, LimitsError> {
         let limits = limits.into_limits()?.into_boxed_slice();
-        Ok(Limiter {
-            inner: Arc::new(LimiterInner { limits, options, store, permit_ids: PermitIds::random() }),
-        })
+        let has_permits = limits.iter().any(|limit| limit.algorithm() == Algorithm::Concurrency);
+        let permit_ids = PermitIds::random();
+        Ok(Limiter { inner: Arc::new(LimiterInner { limits, options, store, permit_ids, has_permits }) })
     }
 
     /// Returns the limits, in the order that [`Decision::index`] counts.
@@ -351,11 +357,7 @@ impl<S> LimiterInner<S> {
     }
 
     fn next_permit_id(&self) -> PermitId {
-        if self.limits.iter().any(|limit| limit.algorithm() == Algorithm::Concurrency) {
-            self.permit_ids.next()
-        } else {
-            PermitId::default()
-        }
+        if self.has_permits { self.permit_ids.next() } else { PermitId::default() }
     }
 }
 

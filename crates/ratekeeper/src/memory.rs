@@ -16,8 +16,10 @@ mod capacity;
 mod decide;
 mod entry;
 mod evict;
+mod geometry;
 pub(crate) mod key_hash;
 pub(crate) mod limit_table;
+mod list_draws;
 mod list_states;
 mod maintenance;
 mod remote_cache;
@@ -34,6 +36,7 @@ use crate::clock::SystemClock;
 use crate::memory_stats::MemoryStats;
 use crate::store::Store;
 use decide::{DrawTarget, UndoStep};
+use geometry::TableGeometry;
 use key_hash::{KeyHash, KeyHasher};
 use limit_table::LimitTable;
 use ratekeeper_core::{
@@ -44,7 +47,7 @@ use sketch::Sketch;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use sweep_rounds::SweepRounds;
-use table::{EntryTable, TableGeometry};
+use table::EntryTable;
 
 /// How long [`MemoryStats::is_sketching`] and [`MemoryStats::is_full`] stay set: the interval at which a server
 /// completes a sweep.
@@ -189,12 +192,17 @@ impl<C: Clock> MemoryStore<C> {
     fn decide_group(&self, draws: &mut [Draw], key_hashes: &[KeyHash], now: Micros) -> bool {
         match (draws, key_hashes) {
             ([draw], [key_hash]) => {
-                let mut shard = self.table.lock(self.table.shard_of(*key_hash));
                 let (scope, on_failure) = (draw.scope(), draw.options().on_failure);
                 let mut is_counted = true;
                 draw.decide_with(|limit, op, permit| {
                     let target = DrawTarget { key_hash: *key_hash, scope, limit, on_failure };
-                    let (result, undo) = self.apply(&mut shard, &target, op, permit, now);
+                    let (result, undo) = match op {
+                        Op::Take(amount) => self.take_one(&target, amount, permit, now),
+                        op => {
+                            let shard = self.table.lock(self.table.shard_of(*key_hash));
+                            self.apply(&shard, &target, op, permit, now)
+                        }
+                    };
                     is_counted = !matches!(undo, UndoStep::Uncounted);
                     result
                 });
@@ -226,9 +234,8 @@ impl<C: Clock> MemoryStore<C> {
         self.assist_sweep(1);
         let now = self.clock.now();
         let key_hash = self.key_hasher.key_hash(key, limit).in_scope(scope);
-        let mut shard = self.table.lock(self.table.shard_of(key_hash));
         let target = DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local };
-        self.take(&mut shard, &target, amount, permit, now).0
+        self.take_one(&target, amount, permit, now).0
     }
 
     /// Drops drained states from the next `shards` shards, so that idle keys free their memory. Shards are locked one
@@ -239,7 +246,7 @@ impl<C: Clock> MemoryStore<C> {
             self.limit_table.end_cycle();
             self.sketch.sweep(now);
         };
-        self.sweep_rounds.advance(shards, |shard| self.sweep_shard(&mut self.table.lock(shard), now), end);
+        self.sweep_rounds.advance(shards, |shard| self.sweep_shard(&self.table.lock(shard), now), end);
     }
 
     /// The number of shards.
@@ -278,10 +285,12 @@ impl<C: Clock> MemoryStore<C> {
             ..self.counts()
         };
         for locked in (0..geometry.shards).map(|shard| self.table.lock(shard)) {
-            let (lists, entries) = locked.shard.lists.count();
-            stats.keys += locked.shard.keys;
-            stats.list_states += lists;
-            stats.list_entries += entries;
+            stats.keys += locked.keys();
+            if let Some(lists) = locked.lists_if_any() {
+                let (lists, entries) = lists.count();
+                stats.list_states += lists;
+                stats.list_entries += entries;
+            }
         }
         stats
     }
@@ -294,10 +303,9 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
         let key_hash = self.key_hasher.key_hash(key, limit).in_scope(scope);
-        let mut shard = self.table.lock(self.table.shard_of(key_hash));
+        let shard = self.table.lock(self.table.shard_of(key_hash));
         let target = DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local };
-        let _: (DrawResult, _) =
-            self.apply(&mut shard, &target, Op::Refund(u32::MAX), permit, self.clock.now());
+        let _: (DrawResult, _) = self.apply(&shard, &target, Op::Refund(u32::MAX), permit, self.clock.now());
     }
 
     fn memory_stats(&self) -> Option<MemoryStats> {

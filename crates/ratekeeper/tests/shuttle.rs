@@ -115,6 +115,39 @@ fn concurrent_sweeps_lose_no_state() {
     });
 }
 
+/// A key that was denied is read without the lock, while its units come back and while other keys move it to other
+/// slots: it is granted what is there, and no other key's state is taken for its own.
+#[test]
+fn a_key_read_without_the_lock_is_never_seen_half_written() {
+    explore(|| {
+        let store = store(100);
+        let limit = limit(Algorithm::TokenBucket, "1000000/day");
+        let all = |key: &str, op: Op| {
+            let mut draws = Draws::new();
+            draws.push(key.into(), Scope(0), limit, op, PermitId(0));
+            store.draw_now(&mut draws);
+            draws.all()[0].outcome()
+        };
+        let everything = Op::Take(Amount::exactly(1_000_000));
+        assert_eq!(all("a", everything), DrawOutcome::Granted(1_000_000));
+        assert_eq!(all("a", everything), DrawOutcome::Denied);
+        let taker = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || (0..4).filter(|_| take(&store, &[("a", limit)])).count())
+        };
+        let others = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || ["b", "c", "d"].iter().filter(|key| take(&store, &[(*key, limit)])).count())
+        };
+        all("a", Op::Refund(2));
+        let granted = taker.join().unwrap();
+        assert!(granted <= 2, "{granted}");
+        assert_eq!(others.join().unwrap(), 3);
+        let left = (0..4).filter(|_| take(&store, &[("a", limit)])).count();
+        assert_eq!(granted + left, 2);
+    });
+}
+
 /// Sweeps reuse the slots of limits that no state refers to, while states are written under other limits.
 #[test]
 fn a_reused_limit_slot_is_never_mistaken_for_its_former_limit() {

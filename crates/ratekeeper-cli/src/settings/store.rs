@@ -57,7 +57,7 @@ fn explain(text: &str, error: &StoreUrlError) -> String {
         (StoreUrlError::UnknownScheme, Some((scheme, _))) => {
             let schemes: Vec<&str> = StoreUrl::schemes().collect();
             let known = format!("{}://, the same with valkey for redis, and memory", schemes.join("://, "));
-            match super::nearest(&scheme.replacen("valkey", "redis", 1), schemes) {
+            match ratekeeper::rules::closest_name(&scheme.replacen("valkey", "redis", 1), schemes) {
                 Some(nearest) => {
                     format!("unknown store {scheme:?}: did you mean {nearest}://? The stores are {known}")
                 }

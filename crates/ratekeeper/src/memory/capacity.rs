@@ -1,7 +1,7 @@
 //! The capacity of a memory store.
 
+use super::geometry::TableGeometry;
 use super::sketch::Sketch;
-use super::table::TableGeometry;
 
 /// The capacity of a memory store: a number of keys, and optionally of bytes, whichever is reached first.
 ///

@@ -3,8 +3,7 @@
 use super::MemoryStore;
 use super::entry::TableEntry;
 use super::key_hash::KeyHash;
-use super::shard::SlotPosition;
-use super::table::ShardGuard;
+use super::shard::{Shard, ShardGuard, SlotPosition};
 use ratekeeper_core::{
     Amount, Clock, Draw, DrawOutcome, DrawResult, FailureMode, Forecast, LeasedState, Limit, MAX_DRAWS,
     Micros, Op, PermitId, Retry, Scope, Span, State, Step,
@@ -69,7 +68,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut undos = [UndoStep::Nothing; MAX_DRAWS];
         let mut is_denied = false;
         for (index, draw) in draws.iter_mut().enumerate().filter(|(_, draw)| is_included(draw)) {
-            let Some(shard) = &mut locks[guard_of(key_hashes[index])] else { continue };
+            let Some(shard) = &locks[guard_of(key_hashes[index])] else { continue };
             let now = now(draw);
             let (key_hash, scope, on_failure) = (key_hashes[index], draw.scope(), draw.options().on_failure);
             // After a denial the remaining draws are only peeked at, so that the client learns of every limit that
@@ -85,13 +84,13 @@ impl<C: Clock> MemoryStore<C> {
         }
         if is_denied {
             for (index, draw) in draws.iter().enumerate().rev().filter(|(_, draw)| is_included(draw)) {
-                if let Some(shard) = &mut locks[guard_of(key_hashes[index])] {
+                if let Some(shard) = &locks[guard_of(key_hashes[index])] {
                     self.undo(shard, key_hashes[index], draw, undos[index], now(draw));
                 }
             }
             for (draw, key_hash) in draws.iter_mut().zip(key_hashes).filter(|(draw, _)| is_included(draw)) {
                 if let (Some(shard), DrawOutcome::Granted(_) | DrawOutcome::WouldGrant) =
-                    (&mut locks[guard_of(*key_hash)], draw.outcome())
+                    (&locks[guard_of(*key_hash)], draw.outcome())
                 {
                     let now = now(draw);
                     let (scope, on_failure) = (draw.scope(), draw.options().on_failure);
@@ -109,7 +108,7 @@ impl<C: Clock> MemoryStore<C> {
     #[inline(always)]
     pub(super) fn apply(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         target: &DrawTarget<'_>,
         op: Op,
         permit: PermitId,
@@ -121,14 +120,53 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Takes as much of `amount` as the limit allows: the hot path of every check, in the library and in the server.
+    /// Takes from one limit of one key: the hot path of every check, in the library and in the server.
     ///
-    /// Nearly every take finds a state that its own limit wrote. That case is inlined into the caller; all others are
-    /// one call away and get the position that was found, so that the key is looked up once.
+    /// Nearly every take finds a state that its own limit wrote, without the lock. The shard is then locked only to write
+    /// the result, if it is still unchanged. A client that is denied again changes nothing, so no cache line is written
+    /// for it, not even the lock's. All other takes, and those that another thread interfered with, are decided under
+    /// the lock.
     #[inline(always)]
-    pub(super) fn take(
+    pub(super) fn take_one(
         &self,
-        shard: &mut ShardGuard<'_>,
+        target: &DrawTarget<'_>,
+        amount: Amount,
+        permit: PermitId,
+        now: Micros,
+    ) -> (DrawResult, UndoStep) {
+        let shard = self.table.shard(self.table.shard_of(target.key_hash));
+        if let Some(read) = shard.read(target.key_hash.fingerprint)
+            && self.limit_table.holds(read.entry.limit_slot, target.limit)
+            && shard.is_unchanged(&read)
+        {
+            let step = target.limit.step(Some(read.entry.state), now, amount);
+            let after = entry_after(read.entry, &step);
+            let is_settled =
+                !step.needs_write && after == read.entry || shard.replace_unchanged(&read, after);
+            if is_settled {
+                let result = DrawResult::from_state(step.outcome(), now, step.state);
+                return (result, UndoStep::Restore(read.entry));
+            }
+        }
+        self.take_locked(shard, target, amount, permit, now)
+    }
+
+    #[inline(never)]
+    fn take_locked(
+        &self,
+        shard: Shard<'_>,
+        target: &DrawTarget<'_>,
+        amount: Amount,
+        permit: PermitId,
+        now: Micros,
+    ) -> (DrawResult, UndoStep) {
+        self.take(&shard.lock(), target, amount, permit, now)
+    }
+
+    /// Takes as much of `amount` as the limit allows, in a locked shard.
+    fn take(
+        &self,
+        shard: &ShardGuard<'_>,
         target: &DrawTarget<'_>,
         amount: Amount,
         permit: PermitId,
@@ -139,7 +177,7 @@ impl<C: Clock> MemoryStore<C> {
             let entry = shard.entry(slot);
             if self.limit_table.holds(entry.limit_slot, target.limit) {
                 let step = target.limit.step(Some(entry.state), now, amount);
-                set_changed(shard, slot, entry, entry, &step);
+                shard.set_entry(slot, entry_after(entry, &step));
                 return (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Restore(entry));
             }
         }
@@ -150,7 +188,7 @@ impl<C: Clock> MemoryStore<C> {
     #[inline(never)]
     fn take_uncommon(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         position: SlotPosition,
         target: &DrawTarget<'_>,
         amount: Amount,
@@ -168,7 +206,7 @@ impl<C: Clock> MemoryStore<C> {
         match self.view_entry(shard, target, before, now) {
             EntryView::Writable(entry, state) => {
                 let step = target.limit.step(state, now, amount);
-                set_changed(shard, slot, before, entry, &step);
+                shard.set_entry(slot, entry_after(entry, &step));
                 (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Restore(entry))
             }
             EntryView::ReadOnly(state) => self.take_from_sketch(target, state, amount, now),
@@ -181,7 +219,7 @@ impl<C: Clock> MemoryStore<C> {
     /// client keeps sending requests. The same holds for a state that was rebased because the clock was set back.
     fn view_entry(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         target: &DrawTarget<'_>,
         entry: TableEntry,
         now: Micros,
@@ -193,11 +231,10 @@ impl<C: Clock> MemoryStore<C> {
         }
         let before = self.limit_table.limit(entry.limit_slot);
         let bound = shard.geometry.keys;
-        let lists = &mut shard.shard.lists;
         match self.limit_table.intern(scope, limit, now) {
             Some(limit_slot) => {
                 let state = before.and_then(|before| {
-                    lists.adopt(key_hash.fingerprint, limit, entry.state, &before, bound, now)
+                    shard.lists().adopt(key_hash.fingerprint, limit, entry.state, &before, bound, now)
                 });
                 EntryView::Writable(
                     TableEntry { state: state.unwrap_or_default(), limit_slot, ..entry },
@@ -205,7 +242,7 @@ impl<C: Clock> MemoryStore<C> {
                 )
             }
             None => EntryView::ReadOnly(before.and_then(|before| {
-                lists.peek_adopted(key_hash.fingerprint, limit, entry.state, &before, now)
+                shard.lists().peek_adopted(key_hash.fingerprint, limit, entry.state, &before, now)
             })),
         }
     }
@@ -214,14 +251,14 @@ impl<C: Clock> MemoryStore<C> {
     #[inline(always)]
     fn take_new(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         slot: usize,
         target: &DrawTarget<'_>,
         amount: Amount,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
         let DrawTarget { key_hash, scope, limit, .. } = *target;
-        if let Some(prior) = shard.shard.lists.take_prior(key_hash.fingerprint, limit, now) {
+        if let Some(prior) = take_prior(shard, target, now) {
             return self.take_with_prior(shard, slot, target, prior, amount, now);
         }
         let before = self.sketch.estimate(scope, limit, key_hash.fingerprint, now);
@@ -244,7 +281,7 @@ impl<C: Clock> MemoryStore<C> {
     #[cold]
     fn take_with_prior(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         slot: usize,
         target: &DrawTarget<'_>,
         prior: State,
@@ -271,7 +308,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             SlotPosition::Found(_) | SlotPosition::InsertAt(_) => {
                 let bound = shard.geometry.keys;
-                shard.shard.lists.restore_prior(key_hash.fingerprint, limit, prior, bound, now);
+                shard.lists().restore_prior(key_hash.fingerprint, limit, prior, bound, now);
                 self.take_from_sketch(target, Some(prior), amount, now)
             }
         }
@@ -334,7 +371,7 @@ impl<C: Clock> MemoryStore<C> {
     #[inline(always)]
     pub(super) fn insert_state(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         slot: usize,
         target: &DrawTarget<'_>,
         state: State,
@@ -358,7 +395,7 @@ impl<C: Clock> MemoryStore<C> {
     #[cold]
     fn apply_other(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         target: &DrawTarget<'_>,
         op: Op,
         permit: PermitId,
@@ -369,7 +406,9 @@ impl<C: Clock> MemoryStore<C> {
             return self.apply_to_list(shard, target, op, permit, now);
         }
         if op == Op::Reset {
-            shard.shard.lists.clear_prior(key_hash.fingerprint);
+            if let Some(mut lists) = shard.lists_if_any() {
+                lists.clear_prior(key_hash.fingerprint);
+            }
             if let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) {
                 shard.remove(slot);
                 return (self.peek(limit, None, Amount::ZERO, now), UndoStep::Nothing);
@@ -377,14 +416,14 @@ impl<C: Clock> MemoryStore<C> {
         }
         let mut known = None;
         if let SlotPosition::InsertAt(slot) = shard.find(key_hash.fingerprint) {
-            let prior = shard.shard.lists.take_prior(key_hash.fingerprint, limit, now);
+            let prior = take_prior(shard, target, now);
             let estimate = self.sketch.estimate(scope, limit, key_hash.fingerprint, now);
             known = merge_states(limit, prior, estimate, now);
             if let (Some(prior), Some(known)) = (prior, known)
                 && !self.insert_state(shard, slot, target, known, false, now)
             {
                 let bound = shard.geometry.keys;
-                shard.shard.lists.restore_prior(key_hash.fingerprint, limit, prior, bound, now);
+                shard.lists().restore_prior(key_hash.fingerprint, limit, prior, bound, now);
             }
         }
         let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) else {
@@ -431,7 +470,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Undoes a draw. State written by a limit that denied is kept.
-    fn undo(&self, shard: &mut ShardGuard<'_>, key_hash: KeyHash, draw: &Draw, undo: UndoStep, now: Micros) {
+    fn undo(&self, shard: &ShardGuard<'_>, key_hash: KeyHash, draw: &Draw, undo: UndoStep, now: Micros) {
         match (undo, shard.find(key_hash.fingerprint)) {
             (UndoStep::ReturnUnits(units), _) => {
                 let (scope, on_failure) = (draw.scope(), draw.options().on_failure);
@@ -450,16 +489,17 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// Writes the entry after a step from `entry`, which is what the limit sees of the entry `stored` in the slot.
-///
-/// An unchanged entry is not written, so that the cache line of a hot key that is being denied stays clean.
+/// The entry after a step from `before`, as its limit sees it.
 #[inline(always)]
-fn set_changed(shard: &ShardGuard<'_>, slot: usize, stored: TableEntry, entry: TableEntry, step: &Step) {
-    let state = if step.needs_write { step.state } else { entry.state };
-    let after = TableEntry { state, is_denied: step.granted.is_none(), ..entry };
-    if step.needs_write || after != stored {
-        shard.set_entry(slot, after);
-    }
+fn entry_after(before: TableEntry, step: &Step) -> TableEntry {
+    let state = if step.needs_write { step.state } else { before.state };
+    TableEntry { state, is_denied: step.granted.is_none(), ..before }
+}
+
+/// Removes and returns the prior state of the target's limit for a key that has no entry in the table.
+#[inline]
+fn take_prior(shard: &ShardGuard<'_>, target: &DrawTarget<'_>, now: Micros) -> Option<State> {
+    shard.lists_if_any()?.take_prior(target.key_hash.fingerprint, target.limit, now)
 }
 
 /// The state of an entry, rebased if the clock was set back.

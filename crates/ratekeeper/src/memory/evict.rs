@@ -12,7 +12,7 @@
 use super::MemoryStore;
 use super::entry::TableEntry;
 use super::limit_table::LastLimit;
-use super::table::ShardGuard;
+use super::shard::ShardGuard;
 use ratekeeper_core::{Clock, Micros, Scope};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -45,7 +45,7 @@ impl<C: Clock> MemoryStore<C> {
     #[cold]
     pub(super) fn make_space(
         &self,
-        shard: &mut ShardGuard<'_>,
+        shard: &ShardGuard<'_>,
         limit_slot: u32,
         may_move: bool,
         now: Micros,
@@ -53,7 +53,7 @@ impl<C: Clock> MemoryStore<C> {
         if shard.is_at_capacity() {
             return self.evict_one(shard, limit_slot, may_move, now);
         }
-        let keys = shard.shard.keys;
+        let keys = shard.keys();
         let mut limits = LastLimit::new(&self.limit_table);
         let live = (0..shard.occupied_end())
             .filter(|slot| {
@@ -61,20 +61,17 @@ impl<C: Clock> MemoryStore<C> {
             })
             .count();
         // If a quarter of the entries has drained, dropping them suffices; otherwise the shard grows by a quarter.
-        let span =
-            if live * 4 <= keys * 3 { shard.shard.span.max(16) } else { shard.shard.span * 5 / 4 + 16 };
+        let span = if live * 4 <= keys * 3 { shard.span().max(16) } else { shard.span() * 5 / 4 + 16 };
         shard.rebuild(span.min(shard.geometry.max_span), |entry| !is_drained(&mut limits, entry, now));
         !shard.is_full()
     }
 
     /// At capacity: removes a drained entry, or one that an entry of this limit may replace, from the next few entries.
-    fn evict_one(&self, shard: &mut ShardGuard<'_>, limit_slot: u32, may_move: bool, now: Micros) -> bool {
-        let end = shard.occupied_end();
+    fn evict_one(&self, shard: &ShardGuard<'_>, limit_slot: u32, may_move: bool, now: Micros) -> bool {
         let mut limits = LastLimit::new(&self.limit_table);
         let (mut sample, mut count) = ([SampledEntry::default(); MAX_SAMPLE_SIZE], 0);
-        for _ in 0..end {
-            let slot = shard.shard.evict_cursor % end;
-            shard.shard.evict_cursor = slot + 1;
+        for _ in 0..shard.occupied_end() {
+            let slot = shard.advance_evict_cursor();
             if shard.fingerprint(slot) == 0 {
                 continue;
             }
@@ -130,14 +127,14 @@ impl<C: Clock> MemoryStore<C> {
         others.min_by_key(|one| (one.is_denied, one.used)).map(|one| one.slot)
     }
 
-    fn evict(&self, shard: &mut ShardGuard<'_>, slot: usize) -> bool {
+    fn evict(&self, shard: &ShardGuard<'_>, slot: usize) -> bool {
         shard.remove(slot);
         self.counters.evicted.fetch_add(1, Relaxed);
         true
     }
 
     /// Moves a state to the sketch. Returns `false` if the sketch has no space for it.
-    fn move_to_sketch(&self, shard: &mut ShardGuard<'_>, slot: usize, now: Micros) -> bool {
+    fn move_to_sketch(&self, shard: &ShardGuard<'_>, slot: usize, now: Micros) -> bool {
         let (fingerprint, entry) = (shard.fingerprint(slot), shard.entry(slot));
         let Some(limit) = self.limit_table.limit(entry.limit_slot) else { return false };
         let is_moved = self.sketch.charge(
@@ -155,7 +152,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Drops the drained entries of a shard and those of retired limits. Marks the limits of all others.
-    pub(super) fn sweep_shard(&self, shard: &mut ShardGuard<'_>, now: Micros) {
+    pub(super) fn sweep_shard(&self, shard: &ShardGuard<'_>, now: Micros) {
         let mut limits = LastLimit::new(&self.limit_table);
         let mut retired = 0;
         let mut keep = |entry: &TableEntry| {
@@ -168,10 +165,12 @@ impl<C: Clock> MemoryStore<C> {
             is_kept
         };
         if (0..shard.occupied_end()).any(|slot| shard.fingerprint(slot) != 0 && !keep(&shard.entry(slot))) {
-            shard.rebuild(shard.shard.span, &mut keep);
+            shard.rebuild(shard.span(), &mut keep);
         }
         self.counters.retired.fetch_add(retired, Relaxed);
-        shard.shard.lists.sweep(now);
+        if let Some(mut lists) = shard.lists_if_any() {
+            lists.sweep(now);
+        }
     }
 }
 

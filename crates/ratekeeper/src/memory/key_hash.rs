@@ -59,9 +59,7 @@ impl KeyHasher {
             if cached.matches(words, label) {
                 return cached.key_hash;
             }
-            let key_hash = self.hash_uncached(bytes, limit.family(), shape);
-            slot.set(CachedHash { words, label, key_hash });
-            key_hash
+            self.hash_into(slot, bytes, label)
         })
     }
 
@@ -80,7 +78,20 @@ impl KeyHasher {
         draws_of_group.len()
     }
 
+    /// Computes the hash of a key and caches it in a slot. The label tells the algorithm family and the key shape.
+    ///
+    /// Not inlined, and with few arguments, so that a hit pays nothing for it.
     #[inline(never)]
+    fn hash_into(&self, slot: &Cell<CachedHash>, bytes: &[u8], label: u64) -> KeyHash {
+        let (family, shape) = ((label >> 9 & 0x7f) as usize, (label >> 8 & 1) as usize);
+        let key_hash = self.hash_uncached(bytes, family, shape);
+        if let Some(words) = words(bytes) {
+            slot.set(CachedHash { words, label, key_hash });
+        }
+        key_hash
+    }
+
+    #[inline]
     fn hash_uncached(&self, bytes: &[u8], family: usize, shape: usize) -> KeyHash {
         let hash = self.hashers[family][shape].hash(bytes);
         KeyHash { fingerprint: hash.h1, shard_bits: hash.h2 }
@@ -89,8 +100,9 @@ impl KeyHasher {
 
 static NEXT_HASHER_ID: AtomicU64 = AtomicU64::new(1);
 
-/// The number of keys in a thread's cache, which takes four kilobytes.
-const CACHED_KEYS: usize = 64;
+/// The number of keys in a thread's cache, a power of two. It takes 64 KB: with 256 keys, a check of one of 1000 random
+/// keys takes 40 ns instead of 36.
+const CACHED_KEYS: usize = 1024;
 
 thread_local! {
     static HASH_CACHE: [Cell<CachedHash>; CACHED_KEYS] = const { [const { Cell::new(CachedHash::NONE) }; CACHED_KEYS] };
@@ -99,6 +111,7 @@ thread_local! {
 /// The hash of a key of 8 to 32 bytes that this thread hashed recently. Traffic is skewed towards a few keys, and
 /// comparing a key is much faster than hashing it.
 #[derive(Clone, Copy)]
+#[repr(align(64))]
 struct CachedHash {
     words: [u64; 4],
     /// The hasher's id, the algorithm family, the key shape, and the key's length.
@@ -141,7 +154,8 @@ fn words(bytes: &[u8]) -> Option<[u64; 4]> {
 #[inline]
 fn cache_index(words: [u64; 4]) -> usize {
     let mixed = words[0] ^ words[1].rotate_left(17) ^ words[2].rotate_left(31) ^ words[3].rotate_left(47);
-    (mixed.wrapping_mul(GOLDEN_RATIO) >> 58) as usize
+    let index = mixed.wrapping_mul(GOLDEN_RATIO) >> (u64::BITS - CACHED_KEYS.trailing_zeros());
+    usize::try_from(index).unwrap_or(0)
 }
 
 impl KeyHash {

@@ -19,8 +19,8 @@ use parking_lot::{Mutex, RwLock};
 use ratekeeper_core::{Limit, Micros, Scope, State};
 use std::collections::HashMap;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
 const CHUNKS: usize = 1 << 10;
 const CHUNK_SLOTS: usize = 1 << 10;
@@ -320,6 +320,8 @@ impl LimitSlot {
 
     fn fill(&self, scope: Scope, limit: &Limit, cycle: u64, now: Micros) {
         let identity = limit.identity();
+        // A reader of an entry without its lock that sees any of these values also sees that the entry is gone.
+        fence(Release);
         *self.limit.write() = Some(*limit);
         self.marked_cycle.store(cycle, SeqCst);
         self.seen_cycle.store(0, Relaxed);

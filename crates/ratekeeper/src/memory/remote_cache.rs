@@ -64,7 +64,7 @@ impl<C: Clock> RemoteCache<C> {
     fn cache_state(&self, draws: &Draws, draw: &Draw, state: State, now: Micros, is_denied: bool) {
         let (scope, limit) = (draw.scope(), draw.limit());
         let key_hash = self.memory.key_hash(draws.key(draw), scope, limit);
-        let mut shard = self.memory.table.lock(self.memory.table.shard_of(key_hash));
+        let shard = self.memory.table.lock(self.memory.table.shard_of(key_hash));
         let position = shard.find(key_hash.fingerprint);
         if limit.is_expired(state, now) {
             if let SlotPosition::Found(slot) = position {
@@ -78,7 +78,7 @@ impl<C: Clock> RemoteCache<C> {
             SlotPosition::InsertAt(slot) => {
                 // The store has this state anyway, so it is not worth moving another one to the sketch.
                 let target = DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local };
-                self.memory.insert_state(&mut shard, slot, &target, state, false, now);
+                self.memory.insert_state(&shard, slot, &target, state, false, now);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Permits of concurrency limits.
 
-use crate::limiter::LimiterInner;
+use super::LimiterInner;
 use crate::store::Store;
 use ratekeeper_core::{Decision, Key, KeyRef, PermitId};
 use std::hash::{BuildHasher, RandomState};
