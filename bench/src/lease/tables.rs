@@ -8,7 +8,8 @@
 use crate::run::{Pace, Run};
 use crate::table::Table;
 use anyhow::Result;
-use ratekeeper::simulation::{CaseRow, KeyPopulation, SimCase, cases, combined_cases};
+use ratekeeper::Consistency;
+use ratekeeper_testkit::simulation::{CaseRow, KeyPopulation, SimCase, cases, combined_cases};
 use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +26,8 @@ const SEEDS: u64 = 3;
 /// What a short run leaves out.
 const QUICK_LIMIT: u32 = 10_000;
 
-/// A case and what came of it.
-type Line = (SimCase, CaseRow);
+/// A case and what came of it, with leases and without.
+type Line = (SimCase, CaseRow, CaseRow);
 
 /// Measures single keys with one limit, with several and with costs, then crowds.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
@@ -41,17 +42,17 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
-    judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |case, row| {
-        (case.demand < 1.0).then_some(row.gross_excess.worst)
+    judge(run, "net false refusals", REFUSED, &lines, |(_, row, _)| Some(row.net.worst));
+    judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |(case, row, exact)| {
+        (case.demand < 1.0).then_some(row.gross.worst - exact.gross.worst)
     });
-    judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
-        row.busiest_store_calls.map(|asked| asked.worst)
+    judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |(case, row, _)| {
+        case.is_busy().then_some(row.first_store_calls.worst)
     });
     let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    judge(run, "net false refusals with several limits and costs", REFUSED, &lines, |_, row| {
+    judge(run, "net false refusals with several limits and costs", REFUSED, &lines, |(_, row, _)| {
         Some(row.net.worst)
     });
     crowds(run, seeds);
@@ -83,7 +84,8 @@ fn measure_all(cases: &[SimCase], requests: u64, seeds: u64) -> Vec<Line> {
         loop {
             let place = next.fetch_add(1, Relaxed);
             let Some(case) = cases.get(place) else { return lines };
-            lines.push((place, (*case, case.measure(requests, seeds))));
+            let leased = case.measure(requests, seeds, Consistency::Leased);
+            lines.push((place, (*case, leased, case.measure(requests, seeds, Consistency::Exact))));
             eprint!("\r{} of {} cases", done.fetch_add(1, Relaxed) + 1, cases.len());
         }
     };
@@ -105,8 +107,8 @@ fn table(lines: &[Line]) -> Table {
     let heading =
         ["nodes", "first gets", "demand", "net", "worst", "gross", "worst", "exact", "asked", "worst"];
     let mut table = Table::new(0, heading);
-    for (case, row) in lines {
-        let asked = |of: fn(&CaseRow) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
+    for (case, row, exact) in lines {
+        let asked = |share: f64| if case.is_busy() { percent(share) } else { "-".to_owned() };
         table.row([
             case.nodes.to_string(),
             format!("{:.0} %", 100.0 * case.first_node_share),
@@ -115,17 +117,17 @@ fn table(lines: &[Line]) -> Table {
             percent(row.net.worst),
             percent(row.gross.median),
             percent(row.gross.worst),
-            percent(row.exact.median),
-            asked(|row| row.busiest_store_calls.map(|asked| asked.median)),
-            asked(|row| row.busiest_store_calls.map(|asked| asked.worst)),
+            percent(exact.gross.median),
+            asked(row.first_store_calls.median),
+            asked(row.first_store_calls.worst),
         ]);
     }
     table
 }
 
 /// Holds all cases that have such a figure to a bar, and names those that miss it.
-fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&SimCase, &CaseRow) -> Option<f64>) {
-    let figures = lines.iter().filter_map(|(case, row)| Some((case, figure(case, row)?)));
+fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&Line) -> Option<f64>) {
+    let figures = lines.iter().filter_map(|line| Some((&line.0, figure(line)?)));
     let (met, missed): (Vec<_>, Vec<_>) = figures.partition(|(_, figure)| *figure < bar);
     let verdict = run.judge(missed.is_empty());
     let all = met.len() + missed.len();

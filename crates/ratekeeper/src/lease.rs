@@ -29,8 +29,6 @@ mod hot;
 mod leased;
 mod lending;
 mod policy;
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) mod sim;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -45,7 +43,7 @@ pub(crate) use group::{
     DrawClaim, DrawRenewal, PendingRequest, counts_leased_units, is_leased, revoked_result,
 };
 use hot::HotFields;
-pub use leased::Leased;
+pub use leased::{LeaseOptions, Leased};
 pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,

@@ -32,13 +32,6 @@ pub mod redis;
 mod rule_limiter;
 mod store;
 
-/// A deterministic simulation of nodes and a store, only for measuring leases.
-#[cfg(feature = "simulation")]
-#[doc(hidden)]
-pub mod simulation {
-    pub use crate::lease::sim::{CaseRow, KeyPopulation, SeedSpread, SimCase, cases, combined_cases};
-}
-
 pub use clock::{ManualClock, SystemClock};
 pub use duration_histogram::{DURATION_BOUNDS_MICROS, DurationHistogram};
 pub use health::{
@@ -46,7 +39,7 @@ pub use health::{
     StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
 };
 pub use lease::{
-    DrawDecision, KeyName, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
+    DrawDecision, KeyName, LeaseOptions, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
     RenewalOwner,
 };
 pub use limiter::{AcquireError, KeyedRequest, Limiter};
