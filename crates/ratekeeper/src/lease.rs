@@ -32,6 +32,7 @@ mod policy;
 mod table;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use crate::health::{KeyLease, LeaseCounts};
 use crate::memory::key_hash::KeyHash;
@@ -45,6 +46,7 @@ pub(crate) use group::{
 use hot::HotFields;
 pub use leased::{LeaseOptions, Leased};
 pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};
+pub use policy::LeasePolicy;
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
 };
@@ -164,8 +166,8 @@ pub struct LeaseReply {
 
 impl Leases {
     /// Creates a table for at least `max_keys` keys, rounded up to whole shards.
-    pub(crate) fn new(max_keys: usize) -> Leases {
-        let table = LeaseTable::new(max_keys);
+    pub(crate) fn new(max_keys: usize, policy: LeasePolicy) -> Leases {
+        let table = LeaseTable::new(max_keys, policy);
         Leases {
             sweep_rounds: SweepRounds::new(table.shards()),
             table,

@@ -39,8 +39,8 @@ pub use health::{
     StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
 };
 pub use lease::{
-    DrawDecision, KeyName, LeaseOptions, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
-    RenewalOwner,
+    DrawDecision, KeyName, LeaseOptions, LeasePolicy, LeaseReply, LeaseRequests, Leased, LendOutcome,
+    LendRequest, LendingStore, RenewalOwner,
 };
 pub use limiter::{AcquireError, KeyedRequest, Limiter};
 pub use limits::{IntoLimits, LimitsError};

@@ -20,6 +20,7 @@ use super::cluster::{NodeCounts, SimDraw, SimSetup, Simulation, micros};
 use super::faults::FaultPlan;
 use super::oracle::{Oracle, float};
 use super::rng::SimRng;
+use ratekeeper::LeasePolicy;
 use ratekeeper_core::{Algorithm, Align, Consistency, Limit, Zone};
 
 /// From this many requests per second at a node on, its rate of store calls is measured: leases are made for such
@@ -43,6 +44,8 @@ pub struct SimCase {
     pub demand: f64,
     /// When requests arrive.
     pub arrivals: Arrivals,
+    /// How many units nodes lease, and when.
+    pub policy: LeasePolicy,
 }
 
 /// The results of one case: for each value the median of several seeds, and the worst.
@@ -142,6 +145,7 @@ impl SimCase {
             first_node_share,
             demand,
             arrivals: Arrivals::Poisson,
+            policy: LeasePolicy::DEFAULT,
         }
     }
 
@@ -177,7 +181,8 @@ impl SimCase {
     /// Nodes are chosen at random, not in turns: real requests are not spread evenly over a millisecond.
     fn simulate(&self, requests: u64, seed: u64, consistency: Consistency) -> (Vec<NodeCounts>, u64) {
         let (limits, faults) = (self.limits(), FaultPlan::NO_FAULTS);
-        let setup = SimSetup { limits: &limits, keys: 1, nodes: self.nodes, faults, consistency };
+        let (nodes, policy) = (self.nodes, self.policy);
+        let setup = SimSetup { limits: &limits, keys: 1, nodes, faults, consistency, policy };
         let mut simulation = Simulation::new(&setup, seed);
         // Requests have their own generator, so that they are the same whatever their results are.
         let mut rng = SimRng::new(!seed);

@@ -97,12 +97,7 @@ impl LendingStore for SimStore {
     }
 
     /// Leaves the group undecided: it is neither admitted nor denied.
-    fn decide_failed(
-        &self,
-        _: &mut Draws,
-        _: usize,
-        _: impl Fn(KeyRef<'_>, Scope, &Limit) -> Option<State>,
-    ) {
+    fn decide_failed(&self, _: &mut Draws, _: usize, _: impl Fn(KeyRef<'_>, Scope, &Limit) -> Option<State>) {
     }
 
     fn is_up(&self) -> bool {

@@ -7,7 +7,7 @@ use super::faults::FaultPlan;
 use super::node::{DrawFuture, SimNode, poll};
 use super::rng::SimRng;
 use super::server::{MAX_LIMITS, PerLimit, Renewal, SimReply, SimServer};
-use ratekeeper::{DrawDecision, LeaseOptions, LendOutcome, LendRequest, RenewalOwner};
+use ratekeeper::{DrawDecision, LeaseOptions, LeasePolicy, LendOutcome, LendRequest, RenewalOwner};
 use ratekeeper_core::{
     Amount, Consistency, Draw, DrawOptions, Draws, LEASE_TERM, Limit, Micros, Op, PermitId, Scope,
 };
@@ -32,6 +32,8 @@ pub struct SimSetup<'a> {
     pub faults: FaultPlan,
     /// Whether nodes lease units. If not, the server decides each draw.
     pub consistency: Consistency,
+    /// How many units nodes lease, and when.
+    pub policy: LeasePolicy,
 }
 
 /// Nodes, a server, and messages in flight between them.
@@ -136,11 +138,11 @@ enum SimEventKind {
 impl Simulation {
     /// Creates a simulation. The seed determines everything that happens in it.
     pub fn new(setup: &SimSetup<'_>, seed: u64) -> Simulation {
-        let SimSetup { limits, keys, nodes, faults, consistency } = *setup;
+        let SimSetup { limits, keys, nodes, faults, consistency, policy } = *setup;
         let (mut rng, time) = (SimRng::new(seed), VirtualTime::starting_at(START));
         let node_count = u32::try_from(nodes).unwrap_or(u32::MAX);
         let max_keys = (keys * limits.len()).next_multiple_of(8) * 2;
-        let options = LeaseOptions { max_keys, hash_seed: Some(seed) };
+        let options = LeaseOptions { max_keys, hash_seed: Some(seed), policy };
         let node = |_| SimNode::new(options, node_count, SimClock::random(&time, &mut rng, faults.drift));
         let mut simulation = Simulation {
             nodes: (0..nodes).map(node).collect(),

@@ -4,6 +4,8 @@ use super::cases::{CaseRow, limit};
 use super::cluster::{NodeCounts, SimDraw, SimSetup, Simulation, micros};
 use super::faults::FaultPlan;
 use super::oracle::{Oracle, ZipfRanks};
+use super::rng::SimRng;
+use ratekeeper::LeasePolicy;
 use ratekeeper_core::{Algorithm, Consistency};
 
 /// Many keys that are drawn by several nodes, with Zipf-distributed popularity: the weight of the key at rank `r`
@@ -22,6 +24,8 @@ pub struct KeyPopulation<'a> {
     pub warm_up_seconds: f64,
     /// Seconds of the measurement.
     pub measured_seconds: f64,
+    /// How many units nodes lease, and when.
+    pub policy: LeasePolicy,
 }
 
 impl KeyPopulation<'_> {
@@ -41,10 +45,11 @@ impl KeyPopulation<'_> {
             nodes: self.nodes,
             faults: FaultPlan::NO_FAULTS,
             consistency: Consistency::Leased,
+            policy: self.policy,
         };
         let mut simulation = Simulation::new(&setup, seed);
         let mut oracle = Oracle::new(&[limit], self.keys);
-        let mut rng = super::rng::SimRng::new(!seed);
+        let mut rng = SimRng::new(!seed);
         let ranks = ZipfRanks::new(self.keys);
         let (begin, mut at, mut before) = (simulation.now(), 0.0, None);
         while at < self.warm_up_seconds + self.measured_seconds {

@@ -12,7 +12,7 @@ use super::lending::{
     RenewalOwner,
 };
 use super::{
-    DetachedRenewal, DrawClaim, DrawRenewal, KeyName, LeaseRenewal, Leases, PendingRequest,
+    DetachedRenewal, DrawClaim, DrawRenewal, KeyName, LeasePolicy, LeaseRenewal, Leases, PendingRequest,
     counts_leased_units, is_leased,
 };
 use crate::health::{KeyLease, StoreCounts, StoreReport};
@@ -101,6 +101,8 @@ pub struct LeaseOptions {
     /// The seed of the key hashes, so that a simulation can be repeated. `None` makes them unpredictable, which a
     /// node needs whose clients choose the keys.
     pub hash_seed: Option<u64>,
+    /// How many units to lease, and when.
+    pub policy: LeasePolicy,
 }
 
 /// What the store shares with its background task.
@@ -119,7 +121,8 @@ impl<S: LendingStore, C: Clock + Send + Sync + 'static> Leased<S, C> {
     /// # Panics
     /// Panics outside a tokio runtime.
     pub fn new(store: S, clock: C, max_keys: usize) -> Leased<S, C> {
-        let mut leased = Leased::unattended(store, clock, LeaseOptions { max_keys, hash_seed: None });
+        let options = LeaseOptions { max_keys, hash_seed: None, policy: LeasePolicy::DEFAULT };
+        let mut leased = Leased::unattended(store, clock, options);
         leased.task = Some(tokio::spawn(maintain_leases(Arc::clone(&leased.node))).abort_handle());
         leased
     }
@@ -129,7 +132,7 @@ impl<S: LendingStore, C: Clock + Send + Sync + 'static> Leased<S, C> {
     pub fn unattended(store: S, clock: C, options: LeaseOptions) -> Leased<S, C> {
         let node = Arc::new(LeasingNode {
             store,
-            leases: Leases::new(options.max_keys),
+            leases: Leases::new(options.max_keys, options.policy),
             clock,
             key_hasher: options.hash_seed.map_or_else(KeyHasher::random, KeyHasher::with_seed),
             answers: Arc::default(),
@@ -308,13 +311,7 @@ impl<S: LendingStore, C: Clock> LeasingNode<S, C> {
 
     /// Records the store's decisions about draws that carried no lease request, and that it has more units of a key,
     /// because some were refunded or the key was reset.
-    fn record_decisions(
-        &self,
-        draws: &Draws,
-        group: usize,
-        renewed: &[(usize, usize)],
-        sent_at: Micros,
-    ) {
+    fn record_decisions(&self, draws: &Draws, group: usize, renewed: &[(usize, usize)], sent_at: Micros) {
         for (index, draw) in draws.group(group).iter().enumerate() {
             let is_renewed = renewed.contains(&(group, index));
             let hash = || self.key_hash(draws.key(draw), draw.scope(), draw.limit());

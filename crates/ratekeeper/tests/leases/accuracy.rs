@@ -1,6 +1,6 @@
 //! Few requests are falsely denied, and busy keys seldom need a store call.
 
-use ratekeeper::{Algorithm, Align, Consistency, Limit, Zone};
+use ratekeeper::{Algorithm, Align, Consistency, LeasePolicy, Limit, Zone};
 use ratekeeper_testkit::simulation::{
     FaultPlan, KeyPopulation, SimCase, SimDraw, SimRng, SimSetup, Simulation, micros,
 };
@@ -13,12 +13,7 @@ const ALGORITHMS: [Algorithm; 3] = [
 
 /// Checks the accuracy of a case, with at most `max_store_calls` store calls per request at the busiest node.
 #[track_caller]
-fn check(
-    algorithm: Algorithm,
-    quota: &str,
-    (nodes, first, demand): (usize, f64, f64),
-    max_store_calls: f64,
-) {
+fn check(algorithm: Algorithm, quota: &str, (nodes, first, demand): (usize, f64, f64), max_store_calls: f64) {
     let case = SimCase::new(algorithm, &[quota], 1, (nodes, first, demand));
     let row = case.measure(1_800_000, 1, Consistency::Leased);
     assert!(row.net.worst < 0.001, "{case:?}: {row:?}");
@@ -74,7 +69,8 @@ fn a_long_window_beside_a_short_one_is_used_up_completely() {
     for (quotas, nodes) in [(["20/s", "600/h"], 2), (["30/s", "1200/day"], 4)] {
         let limits = quotas.map(|quota| Limit::new(ALGORITHMS[1], quota.parse().unwrap()).unwrap());
         let (faults, consistency) = (FaultPlan::NO_FAULTS, Consistency::Leased);
-        let setup = SimSetup { limits: &limits, keys: 1, nodes, faults, consistency };
+        let setup =
+            SimSetup { limits: &limits, keys: 1, nodes, faults, consistency, policy: LeasePolicy::DEFAULT };
         let mut simulation = Simulation::new(&setup, 1);
         let mut rng = SimRng::new(2);
         let begin = simulation.now();
@@ -140,6 +136,7 @@ fn a_population_of_keys_has_few_store_calls() {
             nodes: 4,
             warm_up_seconds: 60.0,
             measured_seconds: 20.0,
+            policy: LeasePolicy::DEFAULT,
         };
         let row = population.measure(1);
         assert!(row.store_calls.worst < 0.1, "{row:?}");

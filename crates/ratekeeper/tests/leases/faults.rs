@@ -4,7 +4,7 @@
 //! units than the limit allows. Failing seeds are printed; `RATEKEEPER_SEED=n cargo test -p ratekeeper --test leases
 //! faults` runs one seed alone.
 
-use ratekeeper::{Algorithm, Align, Consistency, Limit, Zone};
+use ratekeeper::{Algorithm, Align, Consistency, LeasePolicy, Limit, Zone};
 use ratekeeper_testkit::simulation::{FaultPlan, SimDraw, SimRng, SimSetup, Simulation, micros};
 
 const SEEDS: u64 = 3_000;
@@ -63,7 +63,14 @@ fn simulate(seed: u64) -> Simulation {
     let rate = f64::from(main.quota().amount()) / (main.quota().per().get() as f64 / 1e6);
     let (nodes, keys) = (1 + rng.below(4), 1 + rng.below(2));
     let faults = random_faults(&mut rng);
-    let setup = SimSetup { limits: &limits, keys, nodes, faults, consistency: Consistency::Leased };
+    let setup = SimSetup {
+        limits: &limits,
+        keys,
+        nodes,
+        faults,
+        consistency: Consistency::Leased,
+        policy: LeasePolicy::DEFAULT,
+    };
     let mut simulation = Simulation::new(&setup, seed);
     let end = simulation.now() + micros(6_000.0 / rate).clamp(60_000_000, 200_000_000);
     let mut demand = rate;

@@ -170,7 +170,7 @@ fn a_small_limit_is_never_leased() {
 #[test]
 fn a_new_key_is_not_leased_if_its_set_is_full() {
     let mut fixture = fixture("bucket 60000/min");
-    fixture.leases = Leases::new(8);
+    fixture.leases = Leases::new(8, LeasePolicy::DEFAULT);
     let hash = |mark: u64| KeyHash { fingerprint: mark, shard_bits: 0 };
     for mark in 1..=8 {
         assert_eq!(fixture.spend_key(hash(mark), "k", 1), SpendOutcome::MISS);
