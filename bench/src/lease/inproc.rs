@@ -1,6 +1,6 @@
 //! Leased checks in one process, beside the memory store's: the same keys, by the same way in.
 
-use super::node::{LEASED, connect, push, runtime};
+use super::node::{LEASED, LeasedNode, connect, push, runtime};
 use crate::keys::{self, Chunk, Mix};
 use crate::race::{Effort, Laps, Verdict, race};
 use crate::redis::host::Host;
@@ -11,7 +11,6 @@ use crate::server::program::Program;
 use crate::subject::{Subject, roomy};
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use ratekeeper::redis::RedisStore;
 use ratekeeper::{DrawOptions, DrawOutcome, Draws, Limit, MemoryStore, Store, SystemClock};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -104,7 +103,7 @@ fn row(subject: &dyn Subject, threads: usize, laps: &Laps, figures: &[String; 3]
 }
 
 /// Asks for all keys until hardly any has to be asked for at the store.
-fn warm_up(subject: &Asked<RedisStore>, keys: u64) -> Result<()> {
+fn warm_up(subject: &Asked<LeasedNode>, keys: u64) -> Result<()> {
     let (begin, store) = (Instant::now(), &subject.store);
     keys::in_chunks(0, keys, |keys| (0..WARM_PASSES).for_each(|_| _ = subject.check_all(keys, 1)));
     loop {

@@ -3,10 +3,9 @@
 //! One thread asks. What is answered at once is done with; what has to wait for Redis does so in a task of its own, and
 //! holds nobody up.
 
-use super::node::{LEASED, push};
+use super::node::{LEASED, LeasedNode, push};
 use crate::histogram::Histogram;
 use anyhow::{Result, bail};
-use ratekeeper::redis::RedisStore;
 use ratekeeper::{DrawOutcome, Draws, Limit, Store, StoreFailure};
 use std::hint::spin_loop;
 use std::pin::Pin;
@@ -33,7 +32,7 @@ pub(crate) struct Paced {
 /// Asks so many times a second for so long: the nodes and the keys in turn.
 pub(crate) fn press(
     runtime: &Runtime,
-    nodes: &[Arc<RedisStore>],
+    nodes: &[Arc<LeasedNode>],
     keys: &[String],
     limit: Limit,
     per_sec: f64,

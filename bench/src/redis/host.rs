@@ -3,10 +3,12 @@
 use crate::server::process::{Process, free_address};
 use crate::server::program::{self, Program};
 use anyhow::{Context, Result, bail, ensure};
+use ratekeeper::SystemClock;
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
@@ -88,7 +90,7 @@ impl Host {
 pub(crate) async fn store_at(url: &str) -> Result<RedisStore> {
     let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
     let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::default() };
-    let store = RedisStore::connect(&url, &options)?;
+    let store = RedisStore::connect(&url, &options, Arc::new(SystemClock::new()))?;
     ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
     Ok(store)
 }

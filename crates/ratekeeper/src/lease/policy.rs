@@ -71,14 +71,14 @@ impl LeasePolicy {
         demand_draws: 64.0,
         demand_seconds: 0.05,
         max_horizon_seconds: 45.0,
-        false_denial_share: 0.000_2,
+        false_denial_share: 0.000_175,
         max_bucket_share: 0.1,
-        max_window_share: 0.5,
+        max_window_share: 0.4,
         deviations: 2.5,
         draws_per_backoff: 400.0,
         min_backoff_seconds: 0.025,
         max_backoff_seconds: 1.0,
-        renew_share: 0.125,
+        renew_share: 0.0625,
     };
 }
 
@@ -292,3 +292,6 @@ impl KeyOutlook<'_> {
         whole_units((units / cost).floor() * cost)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The rules of the lease protocol, one by one, against a store that the test controls.
 
-mod renewal_policy;
+mod renewals;
 
 use super::claim::ReleaseReason;
 use super::{
