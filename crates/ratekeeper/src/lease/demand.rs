@@ -106,10 +106,8 @@ impl Demand {
         self.taken_units += taken as f32;
         self.takes += if taken > 0 { 1.0 } else { 0.0 };
         self.taken_seconds += estimate::seconds(after.1.since(before.1));
-        // About as far back as local draws are counted. Beyond the limit nothing is taken between back-offs or until the
-        // next window, so it is at least as long as either.
-        let idle = policy.max_backoff_seconds.min(estimate::seconds(limit.window()));
-        let enough = 2.0 * self.seconds.max(idle);
+        // About as far back as local draws are counted.
+        let enough = 2.0 * self.seconds.max(policy.demand_seconds);
         while self.taken_seconds > enough && self.takes > MIN_GRANTS || self.taken_seconds > MEMORY_SECONDS {
             (self.taken_units, self.takes, self.taken_seconds) =
                 (self.taken_units / 2.0, self.takes / 2.0, self.taken_seconds / 2.0);

@@ -73,7 +73,7 @@ impl LeasePolicy {
         max_horizon_seconds: 45.0,
         false_denial_share: 0.000_175,
         max_bucket_share: 0.1,
-        max_window_share: 0.4,
+        max_window_share: 0.25,
         deviations: 2.5,
         draws_per_backoff: 400.0,
         min_backoff_seconds: 0.025,
