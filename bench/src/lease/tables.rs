@@ -8,7 +8,8 @@
 use crate::run::{Pace, Run};
 use crate::table::Table;
 use anyhow::Result;
-use ratekeeper::simulation::{CaseRow, KeyPopulation, SimCase, cases, combined_cases};
+use ratekeeper::Consistency;
+use ratekeeper_testkit::simulation::{CaseRow, KeyPopulation, SimCase, cases, combined_cases};
 use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +26,8 @@ const SEEDS: u64 = 3;
 /// Quick runs skip larger limits.
 const QUICK_LIMIT: u32 = 10_000;
 
-/// A case and its result.
-type Line = (SimCase, CaseRow);
+/// A case, and its result with leases and without.
+type Line = (SimCase, CaseRow, CaseRow);
 
 /// Measures single keys with one limit, with several limits and with costs, then many keys.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
@@ -41,21 +42,21 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    check_cases(run, "net false denials", MAX_DENIALS, &lines, |_, row| Some(row.net.worst));
+    check_cases(run, "net false denials", MAX_DENIALS, &lines, |(_, row, _)| Some(row.net.worst));
     check_cases(
         run,
         "gross false denials below the limit, beyond exact ones",
         MAX_DENIALS,
         &lines,
-        |case, row| (case.demand < 1.0).then_some(row.gross_excess.worst),
+        |(case, row, exact)| (case.demand < 1.0).then_some(row.gross.worst - exact.gross.worst),
     );
-    check_cases(run, "store calls of a node with 1000 requests per second", MAX_CALLS, &lines, |_, row| {
-        row.busiest_store_calls.map(|calls| calls.worst)
+    check_cases(run, "store calls of a node with 1000 requests per second", MAX_CALLS, &lines, |(case, row, _)| {
+        case.is_busy().then_some(row.first_store_calls.worst)
     });
     let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    check_cases(run, "net false denials with several limits and costs", MAX_DENIALS, &lines, |_, row| {
+    check_cases(run, "net false denials with several limits and costs", MAX_DENIALS, &lines, |(_, row, _)| {
         Some(row.net.worst)
     });
     many_keys(run, seeds);
@@ -87,7 +88,8 @@ fn measure_all(cases: &[SimCase], requests: u64, seeds: u64) -> Vec<Line> {
         loop {
             let place = next.fetch_add(1, Relaxed);
             let Some(case) = cases.get(place) else { return lines };
-            lines.push((place, (*case, case.measure(requests, seeds))));
+            let leased = case.measure(requests, seeds, Consistency::Leased);
+            lines.push((place, (*case, leased, case.measure(requests, seeds, Consistency::Exact))));
             eprint!("\r{} of {} cases", done.fetch_add(1, Relaxed) + 1, cases.len());
         }
     };
@@ -109,8 +111,8 @@ fn table(lines: &[Line]) -> Table {
     let heading =
         ["nodes", "first node", "demand", "net", "worst", "gross", "worst", "exact", "calls", "worst"];
     let mut table = Table::new(0, heading);
-    for (case, row) in lines {
-        let calls = |of: fn(&CaseRow) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
+    for (case, row, exact) in lines {
+        let calls = |share: f64| if case.is_busy() { percent(share) } else { "-".to_owned() };
         table.row([
             case.nodes.to_string(),
             format!("{:.0} %", 100.0 * case.first_node_share),
@@ -119,23 +121,17 @@ fn table(lines: &[Line]) -> Table {
             percent(row.net.worst),
             percent(row.gross.median),
             percent(row.gross.worst),
-            percent(row.exact.median),
-            calls(|row| row.busiest_store_calls.map(|calls| calls.median)),
-            calls(|row| row.busiest_store_calls.map(|calls| calls.worst)),
+            percent(exact.gross.median),
+            calls(row.first_store_calls.median),
+            calls(row.first_store_calls.worst),
         ]);
     }
     table
 }
 
 /// Compares all cases that have this figure with a bar, and prints those that miss it.
-fn check_cases(
-    run: &mut Run,
-    what: &str,
-    bar: f64,
-    lines: &[Line],
-    figure: fn(&SimCase, &CaseRow) -> Option<f64>,
-) {
-    let figures = lines.iter().filter_map(|(case, row)| Some((case, figure(case, row)?)));
+fn check_cases(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&Line) -> Option<f64>) {
+    let figures = lines.iter().filter_map(|line| Some((&line.0, figure(line)?)));
     let (met, missed): (Vec<_>, Vec<_>) = figures.partition(|(_, figure)| *figure < bar);
     let result = run.check_bar(missed.is_empty());
     let all = met.len() + missed.len();

@@ -4,7 +4,8 @@
 //! An [`Engine`] is anything that decides requests: a store, or [`KeyEngines`], which keeps one [`KeyEngine`] per key.
 //! A [`Model`] is a key engine that keeps every timestamp and computes in wide integers; a [`SingleKeyStore`] runs the
 //! real algorithms on one state. The same [`suite`] of scenarios, traces and requests runs through all of them and
-//! expects the same replies. The [`servers`] are for tests that cross a network.
+//! expects the same replies. The [`servers`] are for tests that cross a network, and the [`simulation`] runs leasing nodes in
+//! virtual time.
 
 mod algorithms;
 mod engine;
@@ -15,6 +16,7 @@ mod random;
 mod request;
 mod scenario;
 pub mod servers;
+pub mod simulation;
 mod single_key_store;
 mod stall_watch;
 pub mod suite;

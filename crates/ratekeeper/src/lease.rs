@@ -29,11 +29,10 @@ mod hot;
 mod leased;
 mod lending;
 mod policy;
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) mod sim;
 mod table;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use crate::health::{KeyLease, LeaseCounts};
 use crate::memory::key_hash::KeyHash;
@@ -43,8 +42,9 @@ pub(crate) use claim::Claim;
 use entry::EntryGuard;
 pub(crate) use group::{DrawClaim, DrawRenewal, PendingRequest, counts_leased_units, is_leased};
 use hot::HotFields;
-pub use leased::Leased;
+pub use leased::{LeaseOptions, Leased};
 pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};
+pub use policy::LeasePolicy;
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
 };
@@ -164,8 +164,8 @@ pub struct LeaseReply {
 
 impl Leases {
     /// Creates a table for at least `max_keys` keys, rounded up to whole shards.
-    pub(crate) fn new(max_keys: usize) -> Leases {
-        let table = LeaseTable::new(max_keys);
+    pub(crate) fn new(max_keys: usize, policy: LeasePolicy) -> Leases {
+        let table = LeaseTable::new(max_keys, policy);
         Leases {
             sweep_rounds: SweepRounds::new(table.shards()),
             table,

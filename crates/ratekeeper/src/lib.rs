@@ -29,13 +29,6 @@ mod memory_stats;
 mod rule_limiter;
 mod store;
 
-/// A deterministic simulation of nodes and a store, only for measuring leases.
-#[cfg(feature = "simulation")]
-#[doc(hidden)]
-pub mod simulation {
-    pub use crate::lease::sim::{CaseRow, KeyPopulation, SeedSpread, SimCase, cases, combined_cases};
-}
-
 pub use clock::{ManualClock, SystemClock};
 pub use duration_histogram::{DURATION_BOUNDS_MICROS, DurationHistogram};
 pub use health::{
@@ -43,8 +36,8 @@ pub use health::{
     StoreErrorCause, StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
 };
 pub use lease::{
-    DrawDecision, KeyName, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
-    RenewalOwner,
+    DrawDecision, KeyName, LeaseOptions, LeasePolicy, LeaseReply, LeaseRequests, Leased, LendOutcome,
+    LendRequest, LendingStore, RenewalOwner,
 };
 pub use limiter::{AcquireError, KeyedRequest, Limiter, Permit};
 pub use limits::{IntoLimits, LimitsError};

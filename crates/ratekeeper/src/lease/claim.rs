@@ -9,6 +9,7 @@
 //! A claimed unit was granted by the store, and leaves the lease before its deadline. So the limit holds whatever
 //! the store decides, and however long that takes.
 
+use super::cold_fields::StoreSupply;
 use super::entry::EntryGuard;
 use super::{DetachedRenewal, Leases, SpendReceipt};
 use crate::memory::key_hash::KeyHash;
@@ -189,7 +190,9 @@ impl EntryGuard<'_> {
         now: Micros,
     ) -> Option<DetachedRenewal> {
         let renewal = self.return_units(limit, hash, now)?;
-        self.cold.denied_above = self.cold.denied_above.saturating_add(renewal.renewal.report.returned);
+        if let StoreSupply::Exhausted(backoff) = &mut self.cold.supply {
+            backoff.allowed = backoff.allowed.saturating_add(renewal.renewal.report.returned);
+        }
         Some(renewal)
     }
 }

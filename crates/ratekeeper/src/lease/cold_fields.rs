@@ -12,19 +12,14 @@ pub(super) struct ColdFields {
     pub(super) demand: Demand,
     /// The term of the lease.
     pub(super) term: u64,
-    /// Until when draws are denied without asking the store, if they need more than `denied_above` units from it.
-    pub(super) denied_until: Micros,
-    /// Draws that need at most this many units from the store are not denied here.
-    pub(super) denied_above: u32,
     pub(super) phase: LeasePhase,
+    pub(super) supply: StoreSupply,
     /// Units of the lease that are set aside for requests that the store is deciding.
     pub(super) claimed: u32,
     /// Identifies the lease: the serial number at its start. A claim on another lease is not put back.
     pub(super) lease_id: u32,
     /// The store's time of the last state that it sent. `None` if it has not sent any.
     pub(super) store_state_at: Option<Micros>,
-    /// Whether the store had too few units left at the last renewal.
-    pub(super) is_exhausted: bool,
     /// Smoothed round-trip time of renewals.
     pub(super) round_trip: Span,
     /// The draw counter when the sweep last saw it change.
@@ -52,6 +47,50 @@ pub(super) enum LeasePhase {
     Unacked,
 }
 
+/// What is known of the units left at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreSupply {
+    /// There may be enough: draws that the lease does not cover are sent to the store.
+    Ample,
+    /// There were too few when the store was last asked. The node takes turns with the others, and denies in between.
+    Exhausted(Backoff),
+}
+
+/// Until when draws are denied without asking the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Backoff {
+    pub(super) until: Micros,
+    /// Draws that need at most this many units from the store are sent to it all the same.
+    pub(super) allowed: u32,
+}
+
+impl StoreSupply {
+    /// Exhausted, without a back-off: the last renewal still got what it asked for.
+    pub(super) const LOW: StoreSupply = StoreSupply::Exhausted(Backoff { until: Micros::EPOCH, allowed: 0 });
+
+    pub(super) fn is_exhausted(self) -> bool {
+        self != StoreSupply::Ample
+    }
+
+    /// Until when draws are denied that need more units than are left. The epoch if they are not.
+    pub(super) fn denied_until(self) -> Micros {
+        match self {
+            StoreSupply::Ample => Micros::EPOCH,
+            StoreSupply::Exhausted(backoff) => backoff.until,
+        }
+    }
+
+    /// Whether the store would most likely deny a draw that needs `missing` units from it.
+    pub(super) fn denies(self, missing: u32, is_renewing: bool, now: Micros) -> bool {
+        match self {
+            StoreSupply::Ample => false,
+            StoreSupply::Exhausted(backoff) => {
+                (is_renewing || now < backoff.until) && missing > backoff.allowed
+            }
+        }
+    }
+}
+
 impl ColdFields {
     /// Whether a renewal is in flight.
     pub(super) fn is_renewing(&self) -> bool {
@@ -69,13 +108,11 @@ impl Default for ColdFields {
         ColdFields {
             demand: Demand::new(Micros::EPOCH),
             term: 0,
-            denied_until: Micros::EPOCH,
-            denied_above: 0,
             phase: LeasePhase::Ready,
+            supply: StoreSupply::Ample,
             claimed: 0,
             lease_id: 0,
             store_state_at: None,
-            is_exhausted: false,
             round_trip: Span::ZERO,
             swept_draws: 0,
             active_at: Micros::EPOCH,

@@ -1,25 +1,18 @@
 //! Demand for a key: the rate of draws on this node and on all nodes.
 //!
-//! The local rate is measured over the last few dozen draws, or over more if those came within a few
-//! milliseconds. So a busy key is recognised within milliseconds and a quiet one after minutes. The global rate
+//! The local rate is measured over the last [`demand_draws`](LeasePolicy::demand_draws), or over more if those came
+//! within a few milliseconds. So a busy key is recognised within milliseconds and a quiet one after minutes. The global rate
 //! is the difference between the units that the store has left and what its refill alone would explain.
 
 use super::estimate;
+use super::policy::LeasePolicy;
 use ratekeeper_core::{Amount, DrawOutcome, DrawResult, Limit, LimitStatus, Micros, State};
 
-/// The draw statistics are halved beyond this many draws, if those took longer than [`HALVE_MIN_SECONDS`].
-const HALVE_AFTER_DRAWS: f32 = 32.0;
-const HALVE_MIN_SECONDS: f32 = 0.05;
-/// All statistics are halved beyond this many seconds.
-const HALVE_AFTER_SECONDS: f32 = 120.0;
-
-/// The global rate covers at least this many seconds and this many grants. A grant is taken at once and spent over a
-/// while, so a single one would look like a burst of demand.
-const MIN_GRANT_SECONDS: f32 = 0.5;
+/// Everything older than about this many seconds is forgotten: a few terms of a lease.
+const MEMORY_SECONDS: f32 = 120.0;
+/// The global rate covers at least this many grants. A grant is taken at once and spent over a while, so a single one
+/// would look like a burst of demand.
 const MIN_GRANTS: f32 = 4.0;
-
-/// From this share of denied units on, a key counts as mostly denied.
-const MOSTLY_DENIED_SHARE: f32 = 0.75;
 /// Upper bound of the share of denied units. A share of 1 would say nothing about how little is granted.
 const MAX_DENIED_SHARE: f32 = 0.95;
 
@@ -38,7 +31,7 @@ pub(super) struct Demand {
     takes: f32,
     /// Over how many seconds they were taken.
     taken_seconds: f32,
-    /// Units drawn most recently on this node, a thousand or more.
+    /// Units drawn most recently on this node, about as many as the limit allows at once.
     recent_units: f32,
     /// Denied units among them.
     denied_units: f32,
@@ -76,9 +69,10 @@ impl Demand {
         }
     }
 
-    /// Counts the draws since the last update. The share of denied units is measured over about `counted` units.
+    /// Counts the draws since the last update. The share of denied units is measured over about `capacity` units: over
+    /// a whole window, which is alternately full and not.
     #[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
-    pub(super) fn update(&mut self, counts: DrawCounters, counted: f32, now: Micros) {
+    pub(super) fn update(&mut self, policy: &LeasePolicy, counts: DrawCounters, capacity: u32, now: Micros) {
         let cancelled = std::mem::take(&mut self.cancelled);
         let drawn = counts.units.wrapping_sub(self.counted_draws.units) as f32 - cancelled.units as f32;
         let draws = counts.draws.wrapping_sub(self.counted_draws.draws) as f32 - cancelled.draws as f32;
@@ -88,29 +82,33 @@ impl Demand {
         self.draws = (self.draws + draws).max(0.0);
         self.seconds += estimate::seconds(now.since(self.counted_at));
         (self.counted_at, self.counted_draws) = (self.counted_at.max(now), counts);
-        while self.draws > HALVE_AFTER_DRAWS && self.seconds > HALVE_MIN_SECONDS
-            || self.seconds > HALVE_AFTER_SECONDS
+        while self.draws > policy.demand_draws && self.seconds > policy.demand_seconds
+            || self.seconds > MEMORY_SECONDS
         {
             (self.draws, self.units, self.seconds) = (self.draws / 2.0, self.units / 2.0, self.seconds / 2.0);
         }
-        while self.recent_units > counted {
+        while self.recent_units > capacity as f32 {
             (self.recent_units, self.denied_units) = (self.recent_units / 2.0, self.denied_units / 2.0);
         }
     }
 
     /// Derives from two states of the store how many units all nodes took in between.
     #[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
-    pub(super) fn observe_store(&mut self, limit: &Limit, before: (State, Micros), after: (State, Micros)) {
+    pub(super) fn observe_store(
+        &mut self,
+        policy: &LeasePolicy,
+        limit: &Limit,
+        before: (State, Micros),
+        after: (State, Micros),
+    ) {
         let left = remaining(limit, after.0, after.1);
         let taken = remaining(limit, before.0, after.1).saturating_sub(left);
         self.taken_units += taken as f32;
         self.takes += if taken > 0 { 1.0 } else { 0.0 };
         self.taken_seconds += estimate::seconds(after.1.since(before.1));
         // About as far back as local draws are counted.
-        let enough = 2.0 * self.seconds.max(MIN_GRANT_SECONDS);
-        while self.taken_seconds > enough && self.takes > MIN_GRANTS
-            || self.taken_seconds > HALVE_AFTER_SECONDS
-        {
+        let enough = 2.0 * self.seconds.max(policy.demand_seconds);
+        while self.taken_seconds > enough && self.takes > MIN_GRANTS || self.taken_seconds > MEMORY_SECONDS {
             (self.taken_units, self.takes, self.taken_seconds) =
                 (self.taken_units / 2.0, self.takes / 2.0, self.taken_seconds / 2.0);
         }
@@ -134,14 +132,14 @@ impl Demand {
         self.cancelled.units = self.cancelled.units.saturating_add(units);
     }
 
-    /// Whether most of the recently drawn units were denied, so that leased units are spent almost at once.
-    pub(super) fn is_mostly_denied(&self) -> bool {
-        self.denied_units > self.recent_units * MOSTLY_DENIED_SHARE
-    }
-
     /// The share of drawn units that is denied.
     pub(super) fn denied_share(&self) -> f32 {
         (self.denied_units / self.recent_units.max(1.0)).clamp(0.0, MAX_DENIED_SHARE)
+    }
+
+    /// The draws that the rate is measured over.
+    pub(super) fn measured_draws(&self) -> f32 {
+        self.draws
     }
 
     /// Units per second on this node.

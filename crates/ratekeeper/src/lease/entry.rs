@@ -5,12 +5,13 @@
 //! renewal got no reply. The serial number changes with each renewal and each reply, and receipts of another
 //! serial number are void.
 
-use super::cold_fields::{ColdFields, LeasePhase};
+use super::cold_fields::{Backoff, ColdFields, LeasePhase, StoreSupply};
 use super::counters::{KeyCounters, LeaseCounters};
 use super::demand::{Demand, remaining};
-use super::estimate::{seconds, whole_units};
+use super::estimate::{seconds, span, whole_units};
 use super::hot::{HotFields, PackedHot};
-use super::policy::{self, MIN_MARGIN, MIN_USEFUL_LEASE, PolicyInput, WindowView};
+use super::policy::{KeyOutlook, LeasePolicy};
+use super::window::{MIN_MARGIN, MIN_USEFUL_LEASE, WindowView, has_windows, is_window_over};
 use super::{
     DetachedRenewal, KeyName, LeaseKey, LeaseRenewal, LeaseReply, MAX_STORED_KEY_BYTES, SpendOutcome,
     SpendReceipt, SpentUnits,
@@ -52,6 +53,14 @@ const MAX_REPLY_DELAY: Span = Span::secs(2);
 /// The shortest `retry after` of a draw that is denied without asking the store.
 const MIN_RETRY_AFTER: Span = Span::millis(1);
 
+/// Longer round trips count as this long.
+const MAX_ROUND_TRIP: Span = Span::millis(50);
+
+/// Smooths the round-trip time: a slow reply counts at once, a fast one gradually.
+fn smooth_round_trip(before: Span, latest: Span) -> Span {
+    latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(MAX_ROUND_TRIP)
+}
+
 /// Per-key jitter (0–255) that spreads renewals.
 fn jitter(hash: KeyHash) -> u8 {
     hash.fingerprint.to_le_bytes()[0]
@@ -79,6 +88,7 @@ pub(super) struct EntryGuard<'a> {
     pub(super) hot: HotFields,
     pub(super) packed: &'a PackedHot,
     pub(super) cold: &'a mut ColdFields,
+    pub(super) policy: &'a LeasePolicy,
     pub(super) counters: &'a mut LeaseCounters,
 }
 
@@ -168,9 +178,7 @@ impl EntryGuard<'_> {
         self.hot.count_draw(units);
         // The store decides only about the units that are missing here.
         let missing = units - self.unspent(now).min(units);
-        // While a renewal of an exhausted key is in flight, the store would most likely deny the draw.
-        let is_renewal_pending = self.cold.is_renewing() && self.cold.is_exhausted;
-        if (is_renewal_pending || now < self.cold.denied_until) && missing > self.cold.denied_above {
+        if self.cold.supply.denies(missing, self.cold.is_renewing(), now) {
             self.cold.demand.add_denied(units);
             return SpendOutcome::Denied(self.deny(limit, units, now));
         }
@@ -210,8 +218,7 @@ impl EntryGuard<'_> {
 
     /// Stops denying without asking the store, which is known to have more units than it said.
     pub(super) fn clear_denial(&mut self) {
-        self.cold.is_exhausted = false;
-        self.deny_until(Micros::EPOCH, 0);
+        self.cold.supply = StoreSupply::Ample;
     }
 
     /// Creates a renewal if there are units to request or, where a request is sent anyway, units to report.
@@ -234,7 +241,7 @@ impl EntryGuard<'_> {
         let has_report = self.hot.has_lease(now) && cause != RenewalCause::Low;
         if !has_request && !has_report {
             // Either there are enough units, or the store has none left.
-            self.hot.renew_below = if self.cold.is_exhausted { 0 } else { self.hot.unspent / 2 };
+            self.hot.renew_below = if self.cold.supply.is_exhausted() { 0 } else { self.hot.unspent / 2 };
             return None;
         }
         if has_request && self.cold.name.is_none() && lease_key.key.bytes().len() <= MAX_STORED_KEY_BYTES {
@@ -245,17 +252,14 @@ impl EntryGuard<'_> {
 
     /// The units to request beyond the unspent ones. Zero if there is nothing to request.
     fn lease_request(&mut self, limit: &Limit, nodes: u32, now: Micros) -> LeaseRequest {
-        self.cold.demand.update(self.hot.draw_counters, policy::counted_units(limit), now);
+        self.cold.demand.update(self.policy, self.hot.draw_counters, limit.capacity(), now);
         let at = self.hot.store_time(now);
         let state = self.cold.store_state_at.map(|_| self.hot.store_state);
-        self.cold.is_exhausted &= !policy::is_window_over(limit, state, at);
-        let input = PolicyInput {
-            remaining: self.estimated_remaining(limit, nodes, at),
-            window: WindowView::of(limit, state, at, self.cold.round_trip),
-            is_exhausted: self.cold.is_exhausted,
-            nodes,
-        };
-        let request = policy::lease_request(limit, &self.cold.demand, input);
+        if is_window_over(limit, state, at) {
+            self.cold.supply = StoreSupply::Ample;
+        }
+        let remaining = self.estimated_remaining(limit, nodes, at);
+        let request = self.outlook(limit, (state, at), remaining, nodes).lease_request();
         let (soon, later) = (
             request.short_horizon.saturating_sub(self.hot.unspent),
             request.long_horizon.saturating_sub(self.hot.unspent),
@@ -264,6 +268,25 @@ impl EntryGuard<'_> {
             LeaseRequest::default()
         } else {
             LeaseRequest { short_horizon: soon, long_horizon: later, ..request }
+        }
+    }
+
+    /// What lease sizing has to know, at the store's time and state.
+    fn outlook<'b>(
+        &'b self,
+        limit: &'b Limit,
+        (state, at): (Option<State>, Micros),
+        remaining: u32,
+        nodes: u32,
+    ) -> KeyOutlook<'b> {
+        KeyOutlook {
+            policy: self.policy,
+            limit,
+            demand: &self.cold.demand,
+            remaining,
+            window: WindowView::of(limit, state, at, self.cold.round_trip),
+            is_exhausted: self.cold.supply.is_exhausted(),
+            nodes,
         }
     }
 
@@ -316,7 +339,7 @@ impl EntryGuard<'_> {
             // The kept units expired before the report reached the store, and with them those spent since.
             self.expire();
         }
-        self.cold.round_trip = policy::smooth_round_trip(self.cold.round_trip, now.since(renewal.created_at));
+        self.cold.round_trip = smooth_round_trip(self.cold.round_trip, now.since(renewal.created_at));
         let duration = reply.grant.expires_at.since(reply.store_time);
         let margin = Span::micros(duration.get() / MARGIN_DIVISOR).max(MIN_MARGIN);
         self.hot.deadline = renewal.created_at.plus(duration).minus(margin);
@@ -341,35 +364,23 @@ impl EntryGuard<'_> {
     /// Decides when to request units next: when few are left or, if the store granted less than is needed until
     /// then, after a back-off.
     fn plan_next_renewal(&mut self, limit: &Limit, renewal: &LeaseRenewal, reply: &LeaseReply) {
-        let demand = &self.cold.demand;
-        let window =
-            WindowView::of(limit, Some(self.hot.store_state), reply.store_time, self.cold.round_trip);
-        let left = remaining(limit, self.hot.store_state, reply.store_time);
-        if left == 0
-            && let Some(backoff) = policy::backoff_when_used_up(limit, demand, window)
-        {
-            (self.hot.renew_below, self.cold.is_exhausted) = (0, true);
-            return self.deny_until(renewal.created_at.plus(backoff), 0);
-        }
-        let backoff = policy::backoff(limit, demand, window)
-            .filter(|backoff| policy::is_exhausted(limit, demand, left, *backoff, self.cold.is_exhausted));
-        self.cold.is_exhausted = backoff.is_some();
+        let state = self.hot.store_state;
+        let left = remaining(limit, state, reply.store_time);
+        let outlook = self.outlook(limit, (Some(state), reply.store_time), left, 1);
+        let back_off = |wait| Backoff { until: renewal.created_at.plus(wait), allowed: 0 };
         let is_short = reply.grant.units < renewal.request.short_horizon;
-        self.hot.renew_below = if is_short && backoff.is_some() {
-            0
-        } else {
-            policy::renew_threshold(demand, self.hot.unspent, self.cold.round_trip, jitter(renewal.hash))
+        let exhausted = outlook.backoff_seconds().filter(|backoff| outlook.is_exhausted_for(*backoff));
+        let supply = match (outlook.backoff_when_used_up(), exhausted) {
+            (Some(wait), _) => StoreSupply::Exhausted(back_off(wait)),
+            (None, Some(wait)) if is_short => StoreSupply::Exhausted(back_off(span(wait))),
+            // It got all that it asked for, so it need not wait.
+            (None, Some(_)) => StoreSupply::LOW,
+            (None, None) => StoreSupply::Ample,
         };
-        match backoff {
-            Some(backoff) if is_short => self.deny_until(renewal.created_at.plus(backoff), 0),
-            Some(_) => {}
-            None => self.deny_until(Micros::EPOCH, 0),
-        }
-    }
-
-    /// Denies draws that need more than `allowed` units from the store, until `until`.
-    fn deny_until(&mut self, until: Micros, allowed: u32) {
-        (self.cold.denied_until, self.cold.denied_above) = (until, allowed);
+        let is_waiting = supply.denied_until() > Micros::EPOCH;
+        let threshold = outlook.renew_threshold(self.hot.unspent, self.cold.round_trip, jitter(renewal.hash));
+        self.hot.renew_below = if is_waiting { 0 } else { threshold };
+        self.cold.supply = supply;
     }
 
     /// Records the store's decision about a draw.
@@ -386,13 +397,13 @@ impl EntryGuard<'_> {
             return;
         }
         self.cold.demand.add_denied(amount.at_least());
-        let window = WindowView::of(limit, Some(state), result.decided_at(), self.cold.round_trip);
         let forecast = LimitStatus::new(limit, amount, *result).forecast();
+        let outlook = self.outlook(limit, (Some(state), result.decided_at()), forecast.remaining, 1);
         if let Some(Retry::After(wait)) = forecast.retry
-            && let Some(backoff) = policy::backoff_until_retry(limit, &self.cold.demand, window, wait)
+            && let Some(backoff) = outlook.backoff_until_retry(wait)
         {
-            self.cold.is_exhausted = true;
-            self.deny_until(sent_at.plus(backoff), forecast.remaining);
+            let backoff = Backoff { until: sent_at.plus(backoff), allowed: forecast.remaining };
+            self.cold.supply = StoreSupply::Exhausted(backoff);
         }
     }
 
@@ -410,7 +421,8 @@ impl EntryGuard<'_> {
                 return;
             }
             if before <= at {
-                self.cold.demand.observe_store(limit, (self.hot.store_state, before), (state, at));
+                let states = ((self.hot.store_state, before), (state, at));
+                self.cold.demand.observe_store(self.policy, limit, states.0, states.1);
             }
         }
         self.cold.store_state_at = Some(at);
@@ -428,7 +440,7 @@ impl EntryGuard<'_> {
         let forecast = LimitStatus::new(limit, Amount::exactly(units), denied).forecast();
         let retry = match forecast.retry {
             Some(Retry::After(wait)) => {
-                Some(Retry::After(wait.max(self.cold.denied_until.since(now)).max(MIN_RETRY_AFTER)))
+                Some(Retry::After(wait.max(self.cold.supply.denied_until().since(now)).max(MIN_RETRY_AFTER)))
             }
             retry => retry,
         };
@@ -503,7 +515,7 @@ impl EntryGuard<'_> {
         if is_idle && is_significant(self.hot.unspent) {
             return self.return_units(limit, hash, now);
         }
-        let is_ending = !policy::has_windows(limit) && self.hot.deadline.since(now) < renewal_lead(hash);
+        let is_ending = !has_windows(limit) && self.hot.deadline.since(now) < renewal_lead(hash);
         let leased = self.hot.unspent.saturating_add(self.hot.unreported);
         let is_worth_renewing =
             is_significant(leased) || self.hot.unspent > 0 && self.is_in_demand(limit, leased, now);
@@ -567,7 +579,7 @@ impl EntryGuard<'_> {
             unspent: self.unspent(now),
             expires_in: until(self.hot.deadline).filter(|_| self.hot.has_lease(now)),
             is_unacknowledged: self.cold.phase == LeasePhase::Unacked,
-            denied_for: until(self.cold.denied_until),
+            denied_for: until(self.cold.supply.denied_until()),
             per_second: self.cold.demand.local_rate(),
             lent,
             spent: lent.saturating_sub(returned + expired + u64::from(self.hot.unspent) + claimed),

@@ -12,7 +12,7 @@ use super::lending::{
     RenewalOwner,
 };
 use super::{
-    DetachedRenewal, DrawClaim, DrawRenewal, KeyName, LeaseRenewal, Leases, PendingRequest,
+    DetachedRenewal, DrawClaim, DrawRenewal, KeyName, LeasePolicy, LeaseRenewal, Leases, PendingRequest,
     counts_leased_units, is_leased,
 };
 use crate::health::{KeyLease, StoreCounts, StoreReport};
@@ -89,8 +89,20 @@ const RETURN_BATCH: usize = 1024;
 /// ```
 pub struct Leased<S, C> {
     node: Arc<LeasingNode<S, C>>,
-    /// The task that maintains the leases.
-    task: AbortHandle,
+    /// The task that maintains the leases. `None` if the caller does.
+    task: Option<AbortHandle>,
+}
+
+/// Options of an [unattended](Leased::unattended) store.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseOptions {
+    /// Units of at most this many keys are leased. Each takes some 250 bytes and its name, once it is drawn.
+    pub max_keys: usize,
+    /// The seed of the key hashes, so that a simulation can be repeated. `None` makes them unpredictable, which a
+    /// node needs whose clients choose the keys.
+    pub hash_seed: Option<u64>,
+    /// How many units to lease, and when.
+    pub policy: LeasePolicy,
 }
 
 /// What the store shares with its background task.
@@ -109,15 +121,33 @@ impl<S: LendingStore, C: Clock + Send + Sync + 'static> Leased<S, C> {
     /// # Panics
     /// Panics outside a tokio runtime.
     pub fn new(store: S, clock: C, max_keys: usize) -> Leased<S, C> {
+        let options = LeaseOptions { max_keys, hash_seed: None, policy: LeasePolicy::DEFAULT };
+        let mut leased = Leased::unattended(store, clock, options);
+        leased.task = Some(tokio::spawn(maintain_leases(Arc::clone(&leased.node))).abort_handle());
+        leased
+    }
+
+    /// Like [`Leased::new`], but starts no background task: the caller [settles](Leased::settle) answers when they
+    /// arrive, and [sweeps](Leased::sweep) about once a second.
+    pub fn unattended(store: S, clock: C, options: LeaseOptions) -> Leased<S, C> {
         let node = Arc::new(LeasingNode {
             store,
-            leases: Leases::new(max_keys),
+            leases: Leases::new(options.max_keys, options.policy),
             clock,
-            key_hasher: KeyHasher::random(),
+            key_hasher: options.hash_seed.map_or_else(KeyHasher::random, KeyHasher::with_seed),
             answers: Arc::default(),
         });
-        let task = tokio::spawn(maintain_leases(Arc::clone(&node))).abort_handle();
-        Leased { node, task }
+        Leased { node, task: None }
+    }
+
+    /// Returns idle units, extends leases that end soon, and removes the entries of keys that are no longer drawn.
+    pub fn sweep(&self) {
+        self.node.sweep(self.node.leases.shards());
+    }
+
+    /// Applies the answers to lease requests that no draw has waited for.
+    pub fn settle(&self) {
+        self.node.settle_answers();
     }
 
     /// Returns the store that lends the units.
@@ -175,7 +205,9 @@ impl<S: LendingStore, C: Clock + Send + Sync + 'static> Store for Leased<S, C> {
 
 impl<S, C> Drop for Leased<S, C> {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
@@ -199,7 +231,7 @@ async fn maintain_leases<S: LendingStore, C: Clock + Send + Sync>(node: Arc<Leas
             false
         };
         if either(next_tick, next_answer).await {
-            node.sweep();
+            node.sweep(node.leases.shards().div_ceil(SWEEP_STEPS));
         }
         node.settle_answers();
     }
@@ -228,7 +260,7 @@ impl<S: LendingStore, C: Clock> LeasingNode<S, C> {
                 self.add_request(group, &mut out, &mut requests, &mut claims);
             }
         }
-        let renewed = requests.groups();
+        let renewed = requests.renewed_draws();
         self.store.draw_and_lend(draws, &mut requests).await;
         self.settle_answers();
         for group in first..draws.len() {
@@ -253,13 +285,13 @@ impl<S: LendingStore, C: Clock> LeasingNode<S, C> {
     }
 
     /// Records the store's decision about a group, or lets the store decide on this node if there is none. `renewed`
-    /// are the groups whose decisions came with the answers to their lease requests. `sent_at` is a time before the draws
-    /// were sent.
+    /// are the draws whose decisions come with the answers to their lease requests, each by its group and its index
+    /// there. `sent_at` is a time before the draws were sent.
     fn finish_group(
         &self,
         draws: &mut Draws,
         group: usize,
-        renewed: &[usize],
+        renewed: &[(usize, usize)],
         requests: &LeaseRequests,
         claims: &mut CallClaims<'_, S, C>,
         sent_at: Micros,
@@ -279,9 +311,9 @@ impl<S: LendingStore, C: Clock> LeasingNode<S, C> {
 
     /// Records the store's decisions about draws that carried no lease request, and that it has more units of a key,
     /// because some were refunded or the key was reset.
-    fn record_decisions(&self, draws: &Draws, group: usize, renewed: &[usize], sent_at: Micros) {
-        let is_renewed = renewed.contains(&group);
-        for draw in draws.group(group) {
+    fn record_decisions(&self, draws: &Draws, group: usize, renewed: &[(usize, usize)], sent_at: Micros) {
+        for (index, draw) in draws.group(group).iter().enumerate() {
+            let is_renewed = renewed.contains(&(group, index));
             let hash = || self.key_hash(draws.key(draw), draw.scope(), draw.limit());
             if is_leased(draw) && !is_renewed {
                 let amount = draw.op().amount();
@@ -412,12 +444,12 @@ impl<S: LendingStore, C: Clock> LeasingNode<S, C> {
         });
     }
 
-    /// Sweeps a part of the leases.
-    fn sweep(&self) {
+    /// Sweeps the next `shards` shards of the leases.
+    fn sweep(&self, shards: usize) {
         self.leases.set_store_down(!self.store.is_up());
         self.leases.set_node_count(self.store.live_nodes());
         let mut renewals = Vec::new();
-        self.leases.sweep(self.leases.shards().div_ceil(SWEEP_STEPS), self.clock.now(), &mut renewals);
+        self.leases.sweep(shards, self.clock.now(), &mut renewals);
         self.send(renewals);
     }
 

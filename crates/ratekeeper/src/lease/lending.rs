@@ -92,9 +92,13 @@ impl LeaseRequests {
         group >= self.first_group && self.decided.binary_search(&group).is_err()
     }
 
-    /// The groups that lease requests travel with.
-    pub(super) fn groups(&self) -> Vec<usize> {
-        self.requests.iter().filter_map(LendRequest::group).collect()
+    /// The draws that lease requests travel with, each by its group and its index there.
+    pub(super) fn renewed_draws(&self) -> Vec<(usize, usize)> {
+        let draw = |request: &LendRequest| match request.owner {
+            RenewalOwner::Draw { group, draw } => Some((group, draw)),
+            RenewalOwner::Key(..) => None,
+        };
+        self.requests.iter().filter_map(draw).collect()
     }
 
     /// Takes the lease requests of a group out.

@@ -1,261 +1,297 @@
-//! Lease sizing: how many units to request, when to renew, and when to back off.
+//! How many units to lease, and when: the parameters and the three formulas that they enter.
 //!
-//! Leased units are unavailable to other nodes until they are spent. Leased units of a bucket are not refilled
-//! before they are reported, and leased units that are left when a window ends are lost. That costs little while
-//! the leased units are a small part of what is left. So a node requests units for a time in which all nodes
-//! together draw no more than a part of what is left. Far from the limit that time is long, and even quiet keys
-//! are served from leases. Near the limit it shrinks, until the store decides each draw. Beyond the limit there
-//! is hardly anything left: a busy node then requests units once per back-off, takes its share of what was
-//! refilled in the meantime, and denies in between. Nothing is lost by that, because refilled units stay at the
-//! store.
+//! `ALGORITHMS.md`, *Lease sizes*, derives them. In short: leased units are unavailable to other nodes until they are
+//! spent, and those that a window's end finds unspent are lost; a small lease costs store calls. So a lease is the
+//! largest that
 //!
-//! [Windows](window) are less forgiving: units that are not spent when a window ends are lost. So a node requests
-//! less, and more often, towards the end. A sliding window that is drawn exactly as fast as it allows is the
-//! hardest case: there is hardly anything left to lease, and a falsely denied request is not made up for within
-//! the window. There the store decides each draw, unless so many draws are denied anyway that others take the
-//! place of the falsely denied ones.
-
-mod window;
+//! - is this node's part of a *share* of what is left, and
+//! - is spent in time for certain, if the units may run out at all.
+//!
+//! Beyond the limit hardly anything is left. Then nodes take turns: each asks once per *back-off*, takes what was
+//! refilled meanwhile, and denies in between. Nothing is lost by that, because refilled units stay at the store.
+//!
+//! [`Demand`] is formula (a), [`KeyOutlook::lease_request`] is (b), and [`KeyOutlook::backoff_seconds`] and
+//! [`KeyOutlook::renew_threshold`] are (c).
 
 use super::demand::Demand;
 use super::estimate::{float, seconds, span, whole_units};
+use super::window::{WindowView, has_windows};
 use ratekeeper_core::{Algorithm, LeaseRequest, Limit, Span};
-pub(super) use window::{WindowView, counted_units, has_windows, is_window_over};
 
-/// The shortest time by which a lease ends before the store's deadline, because clocks may run at different speeds.
-pub(super) const MIN_MARGIN: Span = Span::millis(2);
-/// A lease that would last shorter than this is not used.
-pub(super) const MIN_USEFUL_LEASE: Span = Span::micros(500);
-/// The longest time for which units are requested, in seconds. Leases last for 30 to 60 seconds.
-const MAX_HORIZON_SECONDS: f32 = 45.0;
-/// A lease is renewed when less than this many seconds of demand are left, which is many round trips.
-const RENEW_AHEAD_SECONDS: f32 = 0.060;
-/// The renewal threshold is at most the first fraction of the lease, unless [`RENEW_AHEAD_ROUND_TRIPS`] need more,
-/// and at least the second: a store that stalls for a moment should not be waited for.
-const RENEW_DIVISORS: (u32, u32) = (8, 16);
+/// A back-off that saves fewer draws than this is none: the call that ends it costs as much.
+const MIN_DRAWS_SAVED: f32 = 2.0;
+/// A renewal is sent when the units last for this many more round trips, so that its reply comes in time.
 const RENEW_AHEAD_ROUND_TRIPS: f32 = 2.0;
-/// Leases of at least this many units are renewed earlier by their jitter.
-const JITTER_MIN_UNITS: u32 = 256;
-/// The share of the lease at which the keys with the greatest jitter renew.
-const JITTER_MAX_SHARE: f32 = 0.25;
-/// Longer round trips count as this long.
-const MAX_ROUND_TRIP: Span = Span::millis(50);
-/// Beyond the limit, a node requests units once per this many draws.
-const DRAWS_PER_BACKOFF: f32 = 400.0;
-/// The shortest and the longest back-off, in seconds.
-const BACKOFF_SECONDS: (f32, f32) = (0.025, 1.0);
-/// At least this many back-offs fit into the time in which the whole burst is refilled: fewer if most draws are denied.
-const BACKOFFS_PER_WINDOW: (f32, f32) = (8.0, 10.0);
-/// A back-off must save at least this many requests to the store.
-const MIN_BACKOFF_DRAWS: f32 = 2.0;
-/// The share of what is left that all nodes together may lease, far from the limit and near it. A bucket of `c` units
-/// that is drawn exactly as fast as it refills denies 1 draw in `2 × c`. If a share of it is leased, it denies as many
-/// as if it were smaller by that share.
-const LEASED_SHARES: (f32, f32) = (0.25, 0.125);
-/// A limit of this many draws or more can spare the whole share, a smaller one proportionally less.
-const LARGE_LIMIT_DRAWS: f32 = 500.0;
-/// Demand is near the limit from this share of it on.
-const NEAR_LIMIT_SHARE: f32 = 0.8;
-/// A key becomes exhausted if less is left than the first share of what is refilled during a back-off, as far as
-/// its capacity can spare that. It stays exhausted below the second.
-const EXHAUSTED_SHARES: (f32, f32) = (0.5, 1.25);
+/// Units that a back-off of a sliding window leaves over must be spent this many round trips before the window ends:
+/// one for the request, one for its draws, and one because the round trip is an estimate.
+const RECOVERY_ROUND_TRIPS: f32 = 3.0;
 
-/// What lease sizing knows about a key.
+/// The parameters of lease sizing. They trade false denials near the limit for store calls; the limit itself holds
+/// whatever they are.
+///
+/// The defaults are what `docs/leases.md` measures. There is no setting for them: this type is public so that a
+/// simulation can vary them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeasePolicy {
+    /// The demand is measured over this many draws. More make it surer, fewer notice a change sooner.
+    pub demand_draws: f32,
+    /// The demand is measured over at least this many seconds, because draws come in bursts.
+    pub demand_seconds: f32,
+    /// The longest time for which units are leased, in seconds. A longer time serves quiet keys from leases, and keeps
+    /// their unspent units from other nodes. Leases last for 30 to 60 seconds.
+    pub max_horizon_seconds: f32,
+    /// The share of requests that may be denied falsely because units are idle: leased and unspent, or refilled and not
+    /// collected. A greater one lets more of a small limit be idle.
+    pub false_denial_share: f32,
+    /// The largest share of a bucket that may be leased or uncollected. A bucket of which a share is idle denies as
+    /// many draws as one that is smaller by that share.
+    pub max_bucket_share: f32,
+    /// The largest share of the units left in a window that may be leased at a time. They are back or spent when it
+    /// ends, so it can be greater than that of a bucket.
+    pub max_window_share: f32,
+    /// By how many standard deviations estimates are assumed to be wrong. More lose fewer units at the end of a window,
+    /// and make smaller leases there.
+    pub deviations: f32,
+    /// Beyond the limit, a node asks the store once per this many draws. More save store calls, and leave more units
+    /// uncollected.
+    pub draws_per_backoff: f32,
+    /// The shortest back-off in seconds. It bounds the calls for a single key that a node makes per second.
+    pub min_backoff_seconds: f32,
+    /// The longest back-off in seconds. It bounds how long a node denies before it notices that there are units again.
+    pub max_backoff_seconds: f32,
+    /// A lease is renewed when this share of it is left, up to twice the share depending on the key, so that leases
+    /// granted together are not renewed together. A greater share bridges longer stalls of the store, and makes more
+    /// calls.
+    pub renew_share: f32,
+}
+
+impl LeasePolicy {
+    /// The shipped parameters.
+    pub const DEFAULT: LeasePolicy = LeasePolicy {
+        demand_draws: 64.0,
+        demand_seconds: 0.05,
+        max_horizon_seconds: 45.0,
+        false_denial_share: 0.000_175,
+        max_bucket_share: 0.1,
+        max_window_share: 0.25,
+        deviations: 2.5,
+        draws_per_backoff: 400.0,
+        min_backoff_seconds: 0.025,
+        max_backoff_seconds: 1.0,
+        renew_share: 0.0625,
+    };
+}
+
+impl Default for LeasePolicy {
+    fn default() -> LeasePolicy {
+        LeasePolicy::DEFAULT
+    }
+}
+
+/// What the formulas know about a key at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PolicyInput {
+pub(super) struct KeyOutlook<'a> {
+    pub(super) policy: &'a LeasePolicy,
+    pub(super) limit: &'a Limit,
+    pub(super) demand: &'a Demand,
     /// Units left at the store.
     pub(super) remaining: u32,
     /// The current window. `None` for an algorithm without windows.
     pub(super) window: Option<WindowView>,
-    /// Whether the store had too few units left at the last renewal.
+    /// Whether the store had too few units left when it was last asked.
     pub(super) is_exhausted: bool,
     pub(super) nodes: u32,
 }
 
-/// For how many seconds of demand units may be requested.
-#[derive(Clone, Copy, Debug)]
-struct Horizon {
-    /// As long as leased units can be spent.
-    usable: f32,
-    /// As long as all nodes together draw no more than a part of what is left.
-    fair: f32,
-    /// As long as a back-off.
-    backoff: f32,
-}
-
-/// The units that a node should hold.
-pub(super) fn lease_request(limit: &Limit, demand: &Demand, input: PolicyInput) -> LeaseRequest {
-    let usable = input.window.map_or(Some(MAX_HORIZON_SECONDS), |window| window.usable_seconds(limit));
-    let Some(usable) = usable else { return LeaseRequest::default() };
-    let local_rate = demand.local_rate();
-    let fair = fair_seconds(limit, demand, input, usable);
-    let usable_share = if has_windows(limit) { usable * window::time_share(limit, demand) } else { usable };
-    let backoff = backoff_seconds(limit, demand).min(usable_share);
-    if let Some(window) = input.window
-        && let Some(seconds) =
-            full_demand_seconds(window, limit, demand, input.is_exhausted, Horizon { usable, fair, backoff })
-    {
-        // The units are spent almost at once, and units that no node takes are lost with the window: so the
-        // request may take all that is left.
-        let all = whole_draws(local_rate * seconds, demand);
-        return LeaseRequest { short_horizon: all, long_horizon: all, long_horizon_divisor: 1 };
+impl KeyOutlook<'_> {
+    /// The units that this node should hold. Zero if the store should decide each draw.
+    pub(super) fn lease_request(&self) -> LeaseRequest {
+        let usable = match self.window {
+            None => Some(self.policy.max_horizon_seconds),
+            Some(window) => window.usable_seconds(self.limit),
+        };
+        let Some(usable) = usable.map(|usable| usable.min(self.policy.max_horizon_seconds)) else {
+            return LeaseRequest::default();
+        };
+        // The time in which all nodes together draw the share that may be leased.
+        let fair = (self.idle_share() * float(self.remaining) / self.global_rate()).min(usable);
+        if has_windows(self.limit) { self.window_request(usable, fair) } else { self.bucket_request(fair) }
     }
-    let soon = match (input.is_exhausted, demand.is_mostly_denied()) {
-        // The units are spent almost at once.
-        (_, true) => local_rate * backoff,
-        (true, false) => {
-            (local_rate * backoff).min(float(limit.capacity()) * spare_share(limit, demand, LEASED_SHARES.1))
+
+    /// A bucket never loses units, so a node may take all that it spends until the next back-off ends.
+    fn bucket_request(&self, fair: f32) -> LeaseRequest {
+        let rate = self.demand.local_rate();
+        let soon = match self.backoff_seconds() {
+            None => 0.0,
+            Some(backoff) if self.is_exhausted => {
+                (rate * backoff).min(float(self.limit.capacity()) * self.idle_share())
+            }
+            Some(backoff) => rate * fair.min(backoff),
+        };
+        LeaseRequest {
+            short_horizon: self.whole_draws(soon),
+            long_horizon: self.whole_draws(rate * fair),
+            long_horizon_divisor: self.nodes.saturating_mul(4),
         }
-        // The units are spent before the window ends.
-        (false, false) if window::is_short_window(limit) && window::is_busy(demand) => {
-            local_rate * fair.max(window::brief_seconds(limit, demand).min(usable_share))
+    }
+
+    /// A window loses the units that are unspent when it ends.
+    fn window_request(&self, usable: f32, fair: f32) -> LeaseRequest {
+        let rate = self.demand.local_rate();
+        let global_draws = self.global_rate() / self.demand.mean_cost() * usable;
+        let doubt = self.doubt(global_draws);
+        let drawn = self.global_rate() * usable;
+        let (is_plenty, is_short) = match self.limit.algorithm() {
+            Algorithm::FixedWindow(_) => {
+                let left = float(self.remaining);
+                (drawn * (1.0 + doubt) < left, drawn * (1.0 - doubt) > left)
+            }
+            _ => (self.global_rate() * (1.0 + doubt) < self.refill_rate(), self.is_exhausted),
+        };
+        if is_plenty {
+            return self.same_horizons(rate * fair, self.nodes.saturating_mul(4));
         }
-        (false, false) => local_rate * backoff.min(fair),
-    };
-    LeaseRequest {
-        short_horizon: whole_draws(soon, demand),
-        long_horizon: whole_draws(local_rate * fair, demand),
-        long_horizon_divisor: input.nodes.saturating_mul(4),
-    }
-}
-
-/// Rounds a number of units down to whole draws.
-fn whole_draws(wanted: f32, demand: &Demand) -> u32 {
-    whole_units((wanted / demand.mean_cost()).floor() * demand.mean_cost())
-}
-
-/// For how many seconds of demand a node requests all units that it needs, if demand is far above what a window
-/// allows. Zero if the store should decide each draw. `None` if demand is not that high.
-fn full_demand_seconds(
-    window: WindowView,
-    limit: &Limit,
-    demand: &Demand,
-    is_exhausted: bool,
-    horizon: Horizon,
-) -> Option<f32> {
-    if is_exhausted && demand.is_mostly_denied() {
-        return Some(horizon.backoff);
-    }
-    let all = match limit.algorithm() {
-        // All units are used long before the window ends.
-        Algorithm::FixedWindow(_) => horizon.backoff.max(horizon.fair),
-        // What is refilled in the meantime must be made up for too.
-        _ => backoff(limit, demand, Some(window))
-            .map_or(0.0, |backoff| window.until_next_reply(backoff).min(horizon.usable / 2.0)),
-    };
-    window::is_overdrawn(limit, demand).then_some(all)
-}
-
-/// For how many seconds of demand to request units, if they can be spent for `usable` seconds.
-fn fair_seconds(limit: &Limit, demand: &Demand, input: PolicyInput, usable: f32) -> f32 {
-    let global_rate = demand.global_rate(input.nodes);
-    let (left, usable) = (float(input.remaining), usable.min(MAX_HORIZON_SECONDS));
-    let is_far_from_limit = match limit.algorithm() {
-        Algorithm::FixedWindow(_) => global_rate * usable < NEAR_LIMIT_SHARE * left,
-        _ => global_rate < NEAR_LIMIT_SHARE * refill_rate(limit),
-    };
-    let (share, longest) = match (is_far_from_limit, has_windows(limit)) {
-        (true, _) => (LEASED_SHARES.0, usable),
-        (false, false) => (LEASED_SHARES.1, usable),
-        (false, true) if window::is_short_window(limit) => {
-            (window::time_share(limit, demand), usable * window::time_share(limit, demand))
+        // What is spent before the window ends, if there are as few draws as there may be.
+        let certain = usable * (1.0 - self.doubt(self.demand.local_draw_rate() * usable)).max(0.0);
+        let fair = fair.min(self.policy.max_backoff_seconds).min(certain);
+        if !is_short {
+            return self.same_horizons(rate * fair, self.nodes.saturating_mul(4));
         }
-        (false, true) => (LEASED_SHARES.1, usable * window::time_share(limit, demand)),
-    };
-    (self::spare_share(limit, demand, share) * left / global_rate.max(f32::MIN_POSITIVE)).min(longest)
-}
+        // All units will be used long before the window ends, whichever node takes them.
+        let until_reply = match self.limit.algorithm() {
+            Algorithm::FixedWindow(_) => 0.0,
+            _ => self.window.map_or(0.0, WindowView::round_trip_seconds),
+        };
+        let turn = self.backoff_seconds().unwrap_or(0.0) + until_reply;
+        self.same_horizons(rate * fair.max(turn.min(certain)), 1)
+    }
 
-/// The share that a limit of this capacity can spare.
-fn spare_share(limit: &Limit, demand: &Demand, share: f32) -> f32 {
-    share * (float(limit.capacity()) / demand.mean_cost() / LARGE_LIMIT_DRAWS).min(1.0)
-}
+    fn same_horizons(&self, units: f32, divisor: u32) -> LeaseRequest {
+        let units = self.whole_draws(units);
+        LeaseRequest { short_horizon: units, long_horizon: units, long_horizon_divisor: divisor }
+    }
 
-/// Units refilled per second.
-fn refill_rate(limit: &Limit) -> f32 {
-    float(limit.capacity()) / seconds(limit.window())
-}
+    /// The share of the units that may be idle at any time: leased and unspent, or refilled and uncollected.
+    fn idle_share(&self) -> f32 {
+        let most = match has_windows(self.limit) {
+            true => self.policy.max_window_share,
+            false => self.policy.max_bucket_share,
+        };
+        (2.0 * self.policy.false_denial_share * self.capacity_draws()).min(most)
+    }
 
-/// The number of unspent units below which a lease is renewed. Large leases are renewed earlier the greater their
-/// `jitter`: otherwise leases that were granted together would be renewed together.
-pub(super) fn renew_threshold(demand: &Demand, unspent: u32, round_trip: Span, jitter: u8) -> u32 {
-    let in_flight =
-        whole_units(demand.local_rate() * seconds(round_trip) * RENEW_AHEAD_ROUND_TRIPS).min(unspent / 2);
-    let threshold = whole_units(demand.local_rate() * RENEW_AHEAD_SECONDS)
-        .clamp(unspent / RENEW_DIVISORS.1, unspent / RENEW_DIVISORS.0)
-        .max(in_flight);
-    if unspent < JITTER_MIN_UNITS {
-        threshold
-    } else {
-        threshold.max(whole_units(float(unspent) * JITTER_MAX_SHARE * f32::from(jitter) / f32::from(u8::MAX)))
+    /// By which share a number of future draws may differ from what the measured rate predicts: the rate is the mean of
+    /// a limited number of draws, and their number itself varies.
+    fn doubt(&self, draws: f32) -> f32 {
+        let measured = self.demand.measured_draws().max(1.0);
+        self.policy.deviations * (1.0 / measured + 1.0 / draws.max(f32::MIN_POSITIVE)).sqrt()
+    }
+
+    /// How long not to ask the store for an exhausted key. `None` if it is drawn too seldom for that to pay off.
+    pub(super) fn backoff_seconds(&self) -> Option<f32> {
+        let policy = self.policy;
+        let rate = self.demand.local_draw_rate().max(f32::MIN_POSITIVE);
+        let affordable = match self.window {
+            Some(window) if self.limit.algorithm() == Algorithm::SlidingWindowCounter => {
+                self.recoverable_seconds(window)
+            }
+            _ => f32::INFINITY,
+        };
+        let backoff = (policy.draws_per_backoff / rate)
+            .clamp(policy.min_backoff_seconds, policy.max_backoff_seconds)
+            .min(policy.max_bucket_share * seconds(self.limit.window()))
+            .min(affordable);
+        (rate * backoff >= MIN_DRAWS_SAVED).then_some(backoff)
+    }
+
+    /// The longest back-off whose uncollected units are spent before the window ends, by draws that would otherwise be
+    /// denied.
+    fn recoverable_seconds(&self, window: WindowView) -> f32 {
+        let (denied, round_trip) = (self.demand.denied_share(), window.round_trip_seconds());
+        // What becomes available in this time may be lost.
+        let negligible =
+            self.policy.false_denial_share * seconds(self.limit.window()) / (1.0 - denied) - round_trip;
+        // The standard deviation of a share among some draws is at most half of the root of their number.
+        let draws = self.demand.local_draw_rate() * window.seconds_left();
+        let certain = (denied - self.random_share() - 0.5 / draws.max(f32::MIN_POSITIVE).sqrt()).max(0.0);
+        let recovery = (window.seconds_left() - RECOVERY_ROUND_TRIPS * round_trip).max(0.0);
+        negligible.max(certain * recovery - round_trip)
+    }
+
+    /// The back-off after a denial that says when to retry. A fixed window has nothing left until it ends, and
+    /// everything then.
+    pub(super) fn backoff_until_retry(&self, wait: Span) -> Option<Span> {
+        match self.limit.algorithm() {
+            Algorithm::FixedWindow(_) => self.backoff_until_window_end(wait),
+            _ => Some(wait.min(span(self.policy.max_backoff_seconds)).max(span(self.backoff_seconds()?))),
+        }
+    }
+
+    /// The back-off after a grant of the last units of a fixed window. `None` for other algorithms.
+    pub(super) fn backoff_when_used_up(&self) -> Option<Span> {
+        match (self.limit.algorithm(), self.window) {
+            (Algorithm::FixedWindow(_), Some(window)) if self.remaining == 0 => {
+                self.backoff_until_window_end(span(window.seconds_left()))
+            }
+            _ => None,
+        }
+    }
+
+    fn backoff_until_window_end(&self, time_left: Span) -> Option<Span> {
+        let backoff = seconds(time_left).min(self.policy.max_backoff_seconds);
+        (self.demand.local_draw_rate() * backoff >= MIN_DRAWS_SAVED).then(|| span(backoff))
+    }
+
+    /// Whether hardly more is left than is refilled during a back-off, which is what nodes that take turns leave each
+    /// other. The answer is the same for all nodes. If only those nodes backed off that the store has denied, the
+    /// others would be granted what those leave, never be denied, and send almost every draw to the store.
+    pub(super) fn is_exhausted_for(&self, backoff_seconds: f32) -> bool {
+        let is_low = float(self.remaining) < self.refill_rate() * backoff_seconds + 1.0;
+        match self.limit.algorithm() {
+            // Nothing is refilled before the window ends.
+            Algorithm::FixedWindow(_) => false,
+            Algorithm::SlidingWindowCounter => is_low && self.is_overdrawn(),
+            _ => is_low,
+        }
+    }
+
+    /// Whether more is denied than random variation of the demand explains.
+    fn is_overdrawn(&self) -> bool {
+        self.demand.denied_share() > self.random_share()
+    }
+
+    /// The share of draws that a window may deny although the demand does not exceed it on average.
+    fn random_share(&self) -> f32 {
+        self.policy.deviations / self.capacity_draws().sqrt()
+    }
+
+    /// The number of unspent units below which a lease is renewed. `jitter` is 0 to 255 and depends on the key.
+    pub(super) fn renew_threshold(&self, unspent: u32, round_trip: Span, jitter: u8) -> u32 {
+        let in_flight = self.demand.local_rate() * seconds(round_trip) * RENEW_AHEAD_ROUND_TRIPS;
+        let share = self.policy.renew_share * (1.0 + f32::from(jitter) / f32::from(u8::MAX));
+        whole_units(in_flight.min(float(unspent) / 2.0).max(float(unspent) * share))
+    }
+
+    fn global_rate(&self) -> f32 {
+        self.demand.global_rate(self.nodes).max(f32::MIN_POSITIVE)
+    }
+
+    /// Units refilled per second.
+    fn refill_rate(&self) -> f32 {
+        float(self.limit.capacity()) / seconds(self.limit.window())
+    }
+
+    /// How many draws the limit allows at once.
+    fn capacity_draws(&self) -> f32 {
+        float(self.limit.capacity()) / self.demand.mean_cost()
+    }
+
+    /// Rounds units down to whole draws: less than one is of no use.
+    fn whole_draws(&self, units: f32) -> u32 {
+        let cost = self.demand.mean_cost();
+        whole_units((units / cost).floor() * cost)
     }
 }
 
-/// How long not to request units of an exhausted key. `None` if it is drawn too seldom for a back-off to pay off.
-pub(super) fn backoff(limit: &Limit, demand: &Demand, window: Option<WindowView>) -> Option<Span> {
-    let max_backoff = window.map_or(f32::INFINITY, |window| window.max_backoff(limit, demand));
-    let backoff = backoff_seconds(limit, demand).min(max_backoff);
-    (demand.local_draw_rate() * backoff >= MIN_BACKOFF_DRAWS).then(|| span(backoff))
-}
-
-/// The back-off after a denial that says when to retry. A fixed window has nothing left until it ends, and
-/// everything then.
-pub(super) fn backoff_until_retry(
-    limit: &Limit,
-    demand: &Demand,
-    window: Option<WindowView>,
-    wait: Span,
-) -> Option<Span> {
-    match limit.algorithm() {
-        Algorithm::FixedWindow(_) => backoff_until_window_end(demand, wait),
-        _ => Some(wait.min(span(BACKOFF_SECONDS.1)).max(backoff(limit, demand, window)?)),
-    }
-}
-
-/// The back-off after a grant of the last units of a fixed window. `None` for other algorithms.
-pub(super) fn backoff_when_used_up(
-    limit: &Limit,
-    demand: &Demand,
-    window: Option<WindowView>,
-) -> Option<Span> {
-    match limit.algorithm() {
-        Algorithm::FixedWindow(_) => backoff_until_window_end(demand, window?.time_left()),
-        _ => None,
-    }
-}
-
-fn backoff_until_window_end(demand: &Demand, time_left: Span) -> Option<Span> {
-    let backoff = time_left.min(span(BACKOFF_SECONDS.1));
-    (demand.local_draw_rate() * seconds(backoff) >= MIN_BACKOFF_DRAWS).then_some(backoff)
-}
-
-/// Whether hardly more is left than is refilled during a back-off, which is what nodes that take turns leave each
-/// other. The answer is the same for all nodes. If only those nodes backed off that the store has denied, the
-/// others would be granted what those leave, never be denied, and send almost every draw to the store.
-pub(super) fn is_exhausted(
-    limit: &Limit,
-    demand: &Demand,
-    left: u32,
-    backoff: Span,
-    was_exhausted: bool,
-) -> bool {
-    let (left, refilled) = (float(left), refill_rate(limit) * seconds(backoff));
-    let is_low = left < EXHAUSTED_SHARES.1 * refilled + 1.0;
-    match limit.algorithm() {
-        _ if was_exhausted => is_low,
-        Algorithm::FixedWindow(_) => false,
-        Algorithm::SlidingWindowCounter => is_low && window::is_overdrawn(limit, demand),
-        _ => left < spare_share(limit, demand, EXHAUSTED_SHARES.0) * refilled,
-    }
-}
-
-fn backoff_seconds(limit: &Limit, demand: &Demand) -> f32 {
-    let backoff = (DRAWS_PER_BACKOFF / demand.local_draw_rate().max(f32::MIN_POSITIVE))
-        .clamp(BACKOFF_SECONDS.0, BACKOFF_SECONDS.1);
-    let backoffs = if demand.is_mostly_denied() { BACKOFFS_PER_WINDOW.0 } else { BACKOFFS_PER_WINDOW.1 };
-    backoff.min(seconds(limit.window()) / backoffs)
-}
-
-/// Smooths the round-trip time: a slow reply counts at once, a fast one gradually.
-pub(super) fn smooth_round_trip(before: Span, latest: Span) -> Span {
-    latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(MAX_ROUND_TRIP)
-}
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use super::cold_fields::ColdFields;
 use super::counters::LeaseCounters;
 use super::entry::EntryGuard;
 use super::hot::{HotFields, PackedHot};
+use super::policy::LeasePolicy;
 use crate::memory::key_hash::KeyHash;
 use crate::memory::sync::{Mutex, MutexGuard};
 use ratekeeper_core::{Micros, Span};
@@ -34,6 +35,7 @@ pub(super) struct LeaseTable {
     shards: Box<[LeaseShardLock]>,
     /// Sets of each shard.
     sets_per_shard: usize,
+    policy: LeasePolicy,
 }
 
 /// A shard's lock, on its own cache line, and the slots, which can be prefetched without the lock.
@@ -67,12 +69,12 @@ pub(super) struct LeaseShard {
 }
 
 impl LeaseTable {
-    pub(super) fn new(max_keys: usize) -> LeaseTable {
+    pub(super) fn new(max_keys: usize, policy: LeasePolicy) -> LeaseTable {
         let shards =
             (max_keys / SLOTS_PER_SHARD).max((max_keys / (8 * WAYS)).min(MIN_SHARDS)).next_power_of_two();
         let sets_per_shard = max_keys.div_ceil(shards).div_ceil(WAYS).max(1);
         let lock = |_| LeaseShardLock { slots: OnceLock::new(), shard: Mutex::new(LeaseShard::default()) };
-        LeaseTable { shards: (0..shards).map(lock).collect(), sets_per_shard }
+        LeaseTable { shards: (0..shards).map(lock).collect(), sets_per_shard, policy }
     }
 
     pub(super) fn shards(&self) -> usize {
@@ -102,7 +104,14 @@ impl LeaseTable {
     pub(super) fn lock_shard(&self, index: usize) -> LeaseShardGuard<'_> {
         let lock = &self.shards[index];
         let shard = lock.shard.lock();
-        LeaseShardGuard { shard, lock, slots: lock.slots.get(), index, sets_per_shard: self.sets_per_shard }
+        LeaseShardGuard {
+            shard,
+            lock,
+            slots: lock.slots.get(),
+            index,
+            sets_per_shard: self.sets_per_shard,
+            policy: &self.policy,
+        }
     }
 
     /// Prefetches the cache lines of these keys. The processor does not wait for the loads, so many of them in a
@@ -177,6 +186,7 @@ pub(super) struct LeaseShardGuard<'a> {
     slots: Option<&'a ShardSlots>,
     index: usize,
     sets_per_shard: usize,
+    policy: &'a LeasePolicy,
 }
 
 impl Deref for LeaseShardGuard<'_> {
@@ -216,6 +226,7 @@ impl<'a> LeaseShardGuard<'a> {
             hot: HotFields::read(packed),
             packed,
             cold: shard.cold.get_mut(index)?,
+            policy: self.policy,
             counters: &mut shard.counters,
         })
     }
@@ -349,7 +360,7 @@ mod tests {
     #[test]
     fn a_table_has_about_the_requested_capacity() {
         for max_keys in [0, 1, 8, 100, 1_000, 4_096, 100_000, 1_000_000] {
-            let table = LeaseTable::new(max_keys);
+            let table = LeaseTable::new(max_keys, LeasePolicy::DEFAULT);
             let capacity = table.capacity();
             assert!(
                 capacity >= max_keys && capacity <= max_keys + 8 * table.shards(),

@@ -1,9 +1,11 @@
 //! The rules of the lease protocol, one by one, against a store that the test controls.
 
-mod renewal_policy;
+mod renewals;
 
 use super::claim::ReleaseReason;
-use super::{DetachedRenewal, LeaseKey, LeaseRenewal, LeaseReply, Leases, SpendOutcome, SpentUnits};
+use super::{
+    DetachedRenewal, LeaseKey, LeasePolicy, LeaseRenewal, LeaseReply, Leases, SpendOutcome, SpentUnits,
+};
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{
     Algorithm, Align, Amount, DrawOutcome, DrawResult, LEASE_TERM, LeaseGrant, LeasedState, Limit,
@@ -31,7 +33,12 @@ fn fixture(limit: &str) -> LeaseFixture {
         _ => Algorithm::SlidingWindowCounter,
     };
     let limit = Limit::new(algorithm, quota.parse().unwrap()).unwrap();
-    LeaseFixture { leases: Leases::new(64), limit, stored: LeasedState::default(), now: MID_TERM }
+    LeaseFixture {
+        leases: Leases::new(64, LeasePolicy::DEFAULT),
+        limit,
+        stored: LeasedState::default(),
+        now: MID_TERM,
+    }
 }
 
 impl LeaseFixture {

@@ -37,11 +37,19 @@ impl KeyHasher {
     /// Creates unpredictable hash keys: each is the hash of a number under a randomly keyed [`RandomState`].
     pub(crate) fn random() -> KeyHasher {
         let random = RandomState::new();
+        KeyHasher::from_keys(|family, shape, half| random.hash_one((family, shape, half)))
+    }
+
+    /// Creates the hash keys of a seed. Whoever knows the seed can choose keys that collide.
+    pub(crate) fn with_seed(seed: u64) -> KeyHasher {
+        KeyHasher::from_keys(|family, shape, half| {
+            seed.wrapping_add(((family << 2 | shape << 1 | half) as u64).wrapping_mul(GOLDEN_RATIO))
+        })
+    }
+
+    fn from_keys(hash_key: impl Fn(usize, usize, usize) -> u64) -> KeyHasher {
         let hasher = |family: usize, shape: usize| {
-            SipHasher13::new_with_keys(
-                random.hash_one((family, shape, 0)),
-                random.hash_one((family, shape, 1)),
-            )
+            SipHasher13::new_with_keys(hash_key(family, shape, 0), hash_key(family, shape, 1))
         };
         let hashers = std::array::from_fn(|family| std::array::from_fn(|shape| hasher(family, shape)));
         KeyHasher { hashers, id: NEXT_HASHER_ID.fetch_add(1, Relaxed) }

@@ -1,17 +1,25 @@
-//! The simulated store: the state of each key under each of its limits.
+//! The simulated server: the state of each key under each of its limits.
 
-use super::super::{LeaseRenewal, LeaseReply};
-use super::simulation::{MAX_LIMITS, PerLimit};
-use ratekeeper_core::{Amount, DrawResult, LeaseReport, LeaseRequest, LeasedState, Limit, Micros, State};
+use ratekeeper::LeaseReply;
+use ratekeeper_core::{
+    Amount, DrawOutcome, DrawResult, LeaseReport, LeaseRequest, LeasedState, Limit, Micros, State,
+};
 
-/// The simulated store.
+/// The most limits of a request.
+pub const MAX_LIMITS: usize = 3;
+/// A value for each limit.
+pub(super) type PerLimit<T> = [T; MAX_LIMITS];
+/// What a node reports about a key's lease, and what it asks for.
+pub(super) type Renewal = (LeaseReport, LeaseRequest);
+
+/// The simulated server.
 #[derive(Debug)]
-pub(super) struct SimStore {
+pub(super) struct SimServer {
     limits: Vec<Limit>,
     keys: Vec<PerLimit<LeasedState>>,
 }
 
-/// The store's reply, for each limit.
+/// The server's reply, for each limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimReply {
     /// The results of the request's draws. `None` if there were none.
@@ -27,9 +35,9 @@ impl SimReply {
     }
 }
 
-impl SimStore {
-    pub(super) fn new(limits: &[Limit], keys: usize) -> SimStore {
-        SimStore { limits: limits.to_vec(), keys: vec![PerLimit::default(); keys] }
+impl SimServer {
+    pub(super) fn new(limits: &[Limit], keys: usize) -> SimServer {
+        SimServer { limits: limits.to_vec(), keys: vec![PerLimit::default(); keys] }
     }
 
     /// Applies the reports of renewals, then decides the request all or nothing, then grants leases: returned
@@ -38,26 +46,25 @@ impl SimStore {
         &mut self,
         key: usize,
         units: Option<PerLimit<u32>>,
-        renewals: &PerLimit<Option<LeaseRenewal>>,
+        renewals: &PerLimit<Option<Renewal>>,
         now: Micros,
     ) -> SimReply {
         let stored = &mut self.keys[key];
-        let mut known = [None; MAX_LIMITS];
+        let mut accepted = [None; MAX_LIMITS];
         for (index, limit) in self.limits.iter().enumerate() {
-            if let Some(renewal) = renewals[index] {
-                let (after, grant) =
-                    limit.grant_lease(stored[index], now, renewal.report, LeaseRequest::default());
-                (stored[index], known[index]) = (after, Some(grant.is_report_accepted));
+            if let Some((report, _)) = renewals[index] {
+                let (after, grant) = limit.grant_lease(stored[index], now, report, LeaseRequest::default());
+                (stored[index], accepted[index]) = (after, Some(grant.is_report_accepted));
             }
         }
         let results = units.map(|units| decide(&self.limits, stored, units, now));
         let mut lease_replies = [None; MAX_LIMITS];
         for (index, limit) in self.limits.iter().enumerate() {
-            if let (Some(renewal), Some(is_known)) = (renewals[index], known[index]) {
+            if let (Some((_, request)), Some(is_report_accepted)) = (renewals[index], accepted[index]) {
                 let (after, mut grant) =
-                    limit.grant_lease(stored[index], now, LeaseReport::default(), renewal.request);
+                    limit.grant_lease(stored[index], now, LeaseReport::default(), request);
                 stored[index] = after;
-                grant.is_report_accepted = is_known;
+                grant.is_report_accepted = is_report_accepted;
                 lease_replies[index] =
                     Some(LeaseReply { grant, state: Some(folded_state(limit, after, now)), store_time: now });
             }
@@ -73,7 +80,7 @@ fn decide(
     now: Micros,
 ) -> PerLimit<DrawResult> {
     let mut after = *stored;
-    let mut outcomes = [ratekeeper_core::DrawOutcome::WouldGrant; MAX_LIMITS];
+    let mut outcomes = [DrawOutcome::WouldGrant; MAX_LIMITS];
     for (index, limit) in limits.iter().enumerate() {
         let (step, lent) = limit.step_leased(stored[index], now, Amount::exactly(units[index]));
         if step.needs_write {
@@ -81,7 +88,7 @@ fn decide(
         }
         outcomes[index] = step.outcome();
     }
-    if !outcomes.contains(&ratekeeper_core::DrawOutcome::Denied) {
+    if !outcomes.contains(&DrawOutcome::Denied) {
         *stored = after;
     }
     let result = |index: usize| match limits.get(index) {
