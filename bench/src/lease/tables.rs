@@ -8,7 +8,7 @@
 use crate::run::{Pace, Run};
 use crate::table::Table;
 use anyhow::Result;
-use ratekeeper::Consistency;
+use ratekeeper::{Consistency, LeasePolicy};
 use ratekeeper_testkit::simulation::{CaseRow, KeyPopulation, SimCase, cases, combined_cases};
 use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
@@ -50,15 +50,23 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         &lines,
         |(case, row, exact)| (case.demand < 1.0).then_some(row.gross.worst - exact.gross.worst),
     );
-    check_cases(run, "store calls of a node with 1000 requests per second", MAX_CALLS, &lines, |(case, row, _)| {
-        case.is_busy().then_some(row.first_store_calls.worst)
-    });
+    check_cases(
+        run,
+        "store calls of a node with 1000 requests per second",
+        MAX_CALLS,
+        &lines,
+        |(case, row, _)| case.is_busy().then_some(row.first_store_calls.worst),
+    );
     let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    check_cases(run, "net false denials with several limits and costs", MAX_DENIALS, &lines, |(_, row, _)| {
-        Some(row.net.worst)
-    });
+    check_cases(
+        run,
+        "net false denials with several limits and costs",
+        MAX_DENIALS,
+        &lines,
+        |(_, row, _)| Some(row.net.worst),
+    );
     many_keys(run, seeds);
     Ok(())
 }
@@ -163,6 +171,7 @@ fn many_keys(run: &mut Run, seeds: u64) {
             nodes: 4,
             warm_up_seconds: warm,
             measured_seconds: 20.0,
+            policy: LeasePolicy::DEFAULT,
         };
         let row = keys_case.measure(seeds);
         most = most.max(row.store_calls.worst);

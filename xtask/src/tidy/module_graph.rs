@@ -15,9 +15,7 @@ type ModulePath = Vec<String>;
 
 /// Cycles that are still to be broken. The list only ever gets shorter: a new cycle fails, and so does an entry that no
 /// longer exists.
-const KNOWN_CYCLES: [&str; 1] = [
-    "ratekeeper-core: algorithm, limit, status",
-];
+const KNOWN_CYCLES: [&str; 1] = ["ratekeeper-core: algorithm, limit, status"];
 
 /// Returns a diagnostic for each new cycle, and for each known one that is gone.
 pub(super) fn check(sources: &[Source]) -> Vec<String> {

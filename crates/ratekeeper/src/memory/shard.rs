@@ -12,7 +12,7 @@
 //! that changes nothing writes nothing, not even the lock. All words are relaxed atomics; the version orders them.
 
 use super::entry::TableEntry;
-use super::geometry::{self, OVERFLOW_SLOTS, SLOT_WORDS, TableGeometry, span_for};
+use super::geometry::{OVERFLOW_SLOTS, SLOT_WORDS, TableGeometry, span_for};
 use super::list_states::ListStates;
 use super::sync::{self, Mutex, MutexGuard, VersionWord};
 use std::ops::Deref;
@@ -45,7 +45,7 @@ pub(super) struct ShardHeader {
 }
 
 #[cfg(not(shuttle))]
-const _: () = assert!(size_of::<ShardHeader>() == geometry::SHARD_HEADER_BYTES);
+const _: () = assert!(size_of::<ShardHeader>() == super::geometry::SHARD_HEADER_BYTES);
 
 impl ShardHeader {
     /// The ideal slot of a fingerprint.
