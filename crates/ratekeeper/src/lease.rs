@@ -28,6 +28,7 @@ mod group;
 mod hot;
 mod leased;
 mod lending;
+mod parameters;
 mod policy;
 mod table;
 #[cfg(test)]
@@ -46,7 +47,7 @@ pub(crate) use group::{
 use hot::HotFields;
 pub use leased::{LeaseOptions, Leased};
 pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};
-pub use policy::LeasePolicy;
+pub use parameters::LeasePolicy;
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
 };
