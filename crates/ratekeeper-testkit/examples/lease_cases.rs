@@ -10,14 +10,14 @@
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use ratekeeper::{Consistency, LeasePolicy};
-use ratekeeper_testkit::simulation::{Arrivals, KeyPopulation, SimCase, cases, combined_cases};
+use ratekeeper_testkit::simulation::{ArrivalPattern, KeyPopulation, SimCase, cases, combined_cases};
 
 struct Options {
     filter: String,
     every: usize,
     requests: u64,
     seeds: u64,
-    arrivals: Arrivals,
+    arrivals: ArrivalPattern,
     policy: LeasePolicy,
     has_population: bool,
 }
@@ -87,7 +87,7 @@ fn options() -> Options {
         every: 1,
         requests: 6_000_000,
         seeds: 1,
-        arrivals: Arrivals::Poisson,
+        arrivals: ArrivalPattern::Poisson,
         policy: LeasePolicy::DEFAULT,
         has_population: false,
     };
@@ -112,12 +112,12 @@ fn options() -> Options {
     options
 }
 
-fn arrivals(name: &str) -> Arrivals {
+fn arrivals(name: &str) -> ArrivalPattern {
     match name {
-        "poisson" => Arrivals::Poisson,
-        "bursts" => Arrivals::Bursts,
-        "daily" => Arrivals::Daily,
-        "every-node" => Arrivals::EveryNode,
+        "poisson" => ArrivalPattern::Poisson,
+        "bursts" => ArrivalPattern::Bursts,
+        "daily" => ArrivalPattern::Daily,
+        "every-node" => ArrivalPattern::EveryNode,
         _ => panic!("{name} are no arrivals"),
     }
 }

@@ -20,7 +20,7 @@ mod population;
 mod rng;
 mod server;
 
-pub use arrivals::Arrivals;
+pub use arrivals::ArrivalPattern;
 pub use cases::{CaseRow, SeedSpread, SimCase, cases, combined_cases};
 pub use cluster::{NodeCounts, SimDraw, SimSetup, Simulation, micros};
 pub use faults::FaultPlan;

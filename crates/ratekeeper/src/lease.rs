@@ -28,6 +28,7 @@ mod group;
 mod hot;
 mod leased;
 mod lending;
+mod parameters;
 mod policy;
 mod table;
 #[cfg(test)]
@@ -44,7 +45,7 @@ pub(crate) use group::{DrawClaim, DrawRenewal, PendingRequest, counts_leased_uni
 use hot::HotFields;
 pub use leased::{LeaseOptions, Leased};
 pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};
-pub use policy::LeasePolicy;
+pub use parameters::LeasePolicy;
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
 };

@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 
 /// The arrivals of requests. The mean rate is the same with all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrivals {
+pub enum ArrivalPattern {
     /// Independent of each other, at a constant rate.
     Poisson,
     /// Bursts at four times the mean rate, and silence in between. Both last from a twentieth of a window to five.
@@ -17,13 +17,13 @@ pub enum Arrivals {
     EveryNode,
 }
 
-/// The rate of [bursts](Arrivals::Bursts), relative to the mean.
+/// The rate of [bursts](ArrivalPattern::Bursts), relative to the mean.
 const BURST_RATE: f64 = 4.0;
 
 /// Generates arrivals.
 #[derive(Debug)]
 pub(super) struct ArrivalProcess {
-    kind: Arrivals,
+    kind: ArrivalPattern,
     mean_rate: f64,
     /// The length of a window, in seconds.
     window: f64,
@@ -37,7 +37,7 @@ pub(super) struct ArrivalProcess {
 
 impl ArrivalProcess {
     /// About `requests` requests at `mean_rate` requests a second.
-    pub(super) fn new(kind: Arrivals, mean_rate: f64, window: f64, requests: u64) -> ArrivalProcess {
+    pub(super) fn new(kind: ArrivalPattern, mean_rate: f64, window: f64, requests: u64) -> ArrivalProcess {
         let duration = float(requests) / mean_rate;
         ArrivalProcess { kind, mean_rate, window, duration, at: 0.0, burst_until: 0.0, arrived: 0 }
     }
@@ -46,8 +46,10 @@ impl ArrivalProcess {
     pub(super) fn next(&mut self, rng: &mut SimRng) -> f64 {
         self.arrived += 1;
         match self.kind {
-            Arrivals::Poisson | Arrivals::EveryNode => self.at += rng.exponential(1.0 / self.mean_rate),
-            Arrivals::Bursts => {
+            ArrivalPattern::Poisson | ArrivalPattern::EveryNode => {
+                self.at += rng.exponential(1.0 / self.mean_rate)
+            }
+            ArrivalPattern::Bursts => {
                 self.at += rng.exponential(1.0 / (BURST_RATE * self.mean_rate));
                 if self.at > self.burst_until {
                     let mut phase = |times: f64| times * self.window * rng.log_uniform(0.05, 5.0);
@@ -55,7 +57,7 @@ impl ArrivalProcess {
                     self.burst_until = self.at + phase(1.0);
                 }
             }
-            Arrivals::Daily => {
+            ArrivalPattern::Daily => {
                 let day = self.duration / 4.0;
                 let rate = self.mean_rate * (1.0 + 0.9 * (TAU * self.at / day).sin());
                 self.at += rng.exponential(1.0 / rate);
@@ -66,7 +68,7 @@ impl ArrivalProcess {
 
     /// The node of the request.
     pub(super) fn node(&self, rng: &mut SimRng, nodes: usize, first_node_share: f64) -> usize {
-        if self.kind == Arrivals::EveryNode {
+        if self.kind == ArrivalPattern::EveryNode {
             return self.arrived % nodes;
         }
         let point = rng.fraction();

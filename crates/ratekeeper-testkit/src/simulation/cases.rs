@@ -15,7 +15,7 @@
 //! every request, too. They process the same requests for comparison: *exact* is their gross share. Below the
 //! limit, where hardly anything is denied, leases have to come close to that.
 
-use super::arrivals::{ArrivalProcess, Arrivals};
+use super::arrivals::{ArrivalPattern, ArrivalProcess};
 use super::cluster::{NodeCounts, SimDraw, SimSetup, Simulation, micros};
 use super::faults::FaultPlan;
 use super::oracle::{Oracle, float};
@@ -43,7 +43,7 @@ pub struct SimCase {
     /// Demand as a multiple of the limit; with several limits, of the one that allows the least.
     pub demand: f64,
     /// When requests arrive.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalPattern,
     /// How many units nodes lease, and when.
     pub policy: LeasePolicy,
 }
@@ -144,7 +144,7 @@ impl SimCase {
             nodes,
             first_node_share,
             demand,
-            arrivals: Arrivals::Poisson,
+            arrivals: ArrivalPattern::Poisson,
             policy: LeasePolicy::DEFAULT,
         }
     }

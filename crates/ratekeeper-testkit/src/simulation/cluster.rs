@@ -53,7 +53,7 @@ pub struct Simulation {
     events: BinaryHeap<Reverse<SimEvent>>,
     last_id: u64,
     /// Calls that wait for a reply.
-    pending: HashMap<u64, PendingCall>,
+    pending: HashMap<u64, InFlightCall>,
     /// A buffer that is reused.
     draws: Draws,
 }
@@ -87,15 +87,15 @@ pub struct SimDraw {
 }
 
 /// A call that waits for a reply.
-struct PendingCall {
+struct InFlightCall {
     node: usize,
-    request: Option<PendingRequest>,
+    request: Option<WaitingRequest>,
     /// Each with the index of its limit.
     renewals: Vec<(usize, LendRequest)>,
 }
 
 /// A request that waits for a reply.
-struct PendingRequest {
+struct WaitingRequest {
     draw: SimDraw,
     waiting: WaitingDraws,
     future: DrawFuture,
@@ -263,7 +263,7 @@ impl Simulation {
     }
 
     /// Removes claimed units that were counted as admitted and were put back.
-    fn retract(&mut self, request: &PendingRequest) {
+    fn retract(&mut self, request: &WaitingRequest) {
         for (index, units) in request.claimed.into_iter().enumerate().filter(|(_, units)| *units > 0) {
             let number = self.key_index(request.draw.key, index);
             self.bounds[number].retract(units, request.claimed_at);
@@ -308,7 +308,7 @@ impl Simulation {
                 *claimed = draw.units - asked;
             }
             self.count_admitted(draw.key, claimed);
-            PendingRequest { draw, waiting, future, claimed, claimed_at: Micros::new(self.now()) }
+            WaitingRequest { draw, waiting, future, claimed, claimed_at: Micros::new(self.now()) }
         });
         match &request {
             Some(_) => self.counts[node].store_requests += 1,
@@ -319,7 +319,7 @@ impl Simulation {
         let id = self.last_id;
         let draw = request.as_ref().map(|request| (request.draw, request.waiting.units));
         let incarnation = self.nodes[node].incarnation;
-        self.pending.insert(id, PendingCall { node, request, renewals });
+        self.pending.insert(id, InFlightCall { node, request, renewals });
         if self.faults.timeout.is_finite() {
             let timeout = self.now() + micros(self.faults.timeout);
             self.schedule(timeout, SimEventKind::TimedOut { node, id });
@@ -436,7 +436,7 @@ impl Simulation {
 
     /// A node stops waiting for a reply. The server may or may not have handled the call.
     fn time_out(&mut self, id: u64) {
-        let Some(PendingCall { node, request, renewals }) = self.pending.remove(&id) else { return };
+        let Some(InFlightCall { node, request, renewals }) = self.pending.remove(&id) else { return };
         drop(renewals);
         if let Some(mut request) = request {
             self.retract(&request);

@@ -5,7 +5,7 @@
 //! is the difference between the units that the store has left and what its refill alone would explain.
 
 use super::estimate;
-use super::policy::LeasePolicy;
+use super::parameters::LeasePolicy;
 use ratekeeper_core::{Amount, DrawOutcome, DrawResult, Limit, LimitStatus, Micros, State};
 
 /// Everything older than about this many seconds is forgotten: a few terms of a lease.

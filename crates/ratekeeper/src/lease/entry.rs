@@ -10,7 +10,8 @@ use super::counters::{KeyCounters, LeaseCounters};
 use super::demand::{Demand, remaining};
 use super::estimate::{seconds, span, whole_units};
 use super::hot::{HotFields, PackedHot};
-use super::policy::{KeyOutlook, LeasePolicy};
+use super::parameters::LeasePolicy;
+use super::policy::KeyOutlook;
 use super::window::{MIN_MARGIN, MIN_USEFUL_LEASE, WindowView, has_windows, is_window_over};
 use super::{
     DetachedRenewal, KeyName, LeaseKey, LeaseRenewal, LeaseReply, MAX_STORED_KEY_BYTES, SpendOutcome,

@@ -12,7 +12,7 @@ use super::cold_fields::ColdFields;
 use super::counters::LeaseCounters;
 use super::entry::EntryGuard;
 use super::hot::{HotFields, PackedHot};
-use super::policy::LeasePolicy;
+use super::parameters::LeasePolicy;
 use crate::memory::key_hash::KeyHash;
 use crate::memory::sync::{Mutex, MutexGuard};
 use ratekeeper_core::{Micros, Span};

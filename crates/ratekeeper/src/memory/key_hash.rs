@@ -40,7 +40,7 @@ impl KeyHasher {
         KeyHasher::from_keys(|family, shape, half| random.hash_one((family, shape, half)))
     }
 
-    /// Creates the hash keys of a seed. Whoever knows the seed can choose keys that collide.
+    /// Creates the hash keys of a seed. With the seed, a client can choose keys that collide.
     pub(crate) fn with_seed(seed: u64) -> KeyHasher {
         KeyHasher::from_keys(|family, shape, half| {
             seed.wrapping_add(((family << 2 | shape << 1 | half) as u64).wrapping_mul(GOLDEN_RATIO))

@@ -106,8 +106,8 @@ fn requests_of_several_units_have_few_false_denials() {
 #[test]
 fn a_full_sliding_window_has_few_false_denials() {
     for (nodes, first, demand, max_store_calls) in [
-        (2, 0.5, 1.0, 0.4),
-        (4, 0.9, 1.0, 0.4),
+        (2, 0.5, 1.0, 0.8),
+        (4, 0.9, 1.0, 0.8),
         (2, 0.9, 1.5, 0.02),
         (16, 0.9, 1.5, 0.02),
         (2, 0.5, 10.0, 0.01),
