@@ -224,7 +224,7 @@ impl StreamBatch {
                 && !decision.is_allowed()
             {
                 let log = |request: &CheckRequest<'_>| {
-                    shared.denials.record(shared.limiter.clock(), request, &decision)
+                    shared.denials.record(shared.limiter.clock(), request, &decision);
                 };
                 // It can't fail: the same message was read before.
                 let _ = check::with_stream_request(message, log);

@@ -105,8 +105,9 @@ impl<C: Clock> RemoteCache<C> {
             *result = Some(peeked);
         }
         if is_denied {
-            for (draw, result) in draws.group_mut(group).iter_mut().zip(results) {
-                draw.decide_with(|_, _, _| result.expect("every draw of the group has a result"));
+            // Every draw of the group has a result.
+            for (draw, result) in draws.group_mut(group).iter_mut().zip(results.into_iter().flatten()) {
+                draw.decide_with(|_, _, _| result);
             }
         }
         is_denied
