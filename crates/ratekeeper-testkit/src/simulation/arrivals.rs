@@ -47,7 +47,7 @@ impl ArrivalProcess {
         self.arrived += 1;
         match self.kind {
             ArrivalPattern::Poisson | ArrivalPattern::EveryNode => {
-                self.at += rng.exponential(1.0 / self.mean_rate)
+                self.at += rng.exponential(1.0 / self.mean_rate);
             }
             ArrivalPattern::Bursts => {
                 self.at += rng.exponential(1.0 / (BURST_RATE * self.mean_rate));

@@ -8,7 +8,7 @@
 use super::cold_fields::{Backoff, ColdFields, LeasePhase, StoreSupply};
 use super::counters::{KeyCounters, LeaseCounters};
 use super::demand::{Demand, remaining};
-use super::estimate::{seconds, span, whole_units};
+use super::estimate::{seconds, smooth_round_trip, span, whole_units};
 use super::hot::{HotFields, PackedHot};
 use super::parameters::LeasePolicy;
 use super::policy::KeyOutlook;
@@ -53,14 +53,6 @@ const MISS_PERIOD: Span = Span::millis(10);
 const MAX_REPLY_DELAY: Span = Span::secs(2);
 /// The shortest `retry after` of a draw that is denied without asking the store.
 const MIN_RETRY_AFTER: Span = Span::millis(1);
-
-/// Longer round trips count as this long.
-const MAX_ROUND_TRIP: Span = Span::millis(50);
-
-/// Smooths the round-trip time: a slow reply counts at once, a fast one gradually.
-fn smooth_round_trip(before: Span, latest: Span) -> Span {
-    latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(MAX_ROUND_TRIP)
-}
 
 /// Per-key jitter (0–255) that spreads renewals.
 fn jitter(hash: KeyHash) -> u8 {

@@ -23,3 +23,11 @@ pub(super) fn float(units: u32) -> f32 {
 pub(super) fn whole_units(units: f32) -> u32 {
     units as u32
 }
+
+/// Longer round trips count as this long.
+const MAX_ROUND_TRIP: Span = Span::millis(50);
+
+/// Smooths the round-trip time: a slow reply counts at once, a fast one gradually.
+pub(super) fn smooth_round_trip(before: Span, latest: Span) -> Span {
+    latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(MAX_ROUND_TRIP)
+}
