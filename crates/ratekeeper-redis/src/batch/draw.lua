@@ -438,7 +438,10 @@ local function make_algorithms()
   end
 
   function sliding.lapse(limit, value)
-    local index, _, current = sliding.age(limit, value)
+    local index, previous, current = sliding.age(limit, value)
+    if previous + current == 0 then
+      return SLACK
+    end
     return lapse_in(min(MOST, (index + (current > 0 and 2 or 1)) * limit.b * limit.tick))
   end
 
@@ -878,7 +881,8 @@ local function make_algorithms()
       if draw.found and whole(key) == draw.found then
         values[key], former[key] = draw.adopted ~= '' and draw.adopted, nil
         part(draw.limit, key)
-        lapses[key] = values[key] and draw.algorithm.lapse(draw.limit, values[key]) or 0
+        -- A state that has drained since Rust read it is kept for the slack from now on.
+        lapses[key] = values[key] and max(SLACK, draw.algorithm.lapse(draw.limit, values[key])) or 0
       end
     end
 

@@ -4,13 +4,14 @@ use super::fake::FakeValueKind;
 use super::renewals::{self, GrantedTerms};
 use super::twin::Twin;
 use super::{
-    ClockSteps, RandomTurn, compare_with_renewals, normalize_log, push_turn, run_with_renewals, turns,
+    ClockSteps, RandomTurn, compare_with_renewals, normalize_log, push_turn, quick_limits, run_with_renewals,
+    turns,
 };
 use crate::batch::codec::ScriptCall;
 use crate::batch::script;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
-use ratekeeper_core::{Algorithm, Align, Draws, Leak, Limit, LogSize, Micros, Zone};
+use ratekeeper_core::{Draws, Limit, Micros};
 use ratekeeper_testkit::servers::{Brand, RedisServer, RespClient, RespReply};
 
 /// A server with the script loaded, and a connection to it.
@@ -76,28 +77,6 @@ impl ServerFixture {
         };
         Some((normalize_log(&data), ttl))
     }
-}
-
-/// Limits that refill within the milliseconds that a test takes.
-fn quick_limits() -> Vec<Limit> {
-    let limit = |algorithm, quota: &str| Limit::new(algorithm, quota.parse().unwrap()).unwrap();
-    let wall = Algorithm::FixedWindow(Align::WallClock(Zone::UTC));
-    vec![
-        limit(Algorithm::TokenBucket, "2000/s burst 4"),
-        limit(Algorithm::TokenBucket, "700/s burst 9"),
-        limit(Algorithm::LeakyBucket(Leak::Meter), "3000/s burst 3"),
-        limit(Algorithm::LeakyBucket(Leak::Queue), "1100/s burst 5"),
-        limit(Algorithm::FixedWindow(Align::FirstHit), "5 per 10ms"),
-        limit(wall, "9 per 20ms"),
-        limit(Algorithm::FixedWindow(Align::WallClock("Europe/Berlin".parse().unwrap())), "12/day"),
-        limit(Algorithm::SlidingWindowCounter, "6 per 10ms"),
-        limit(Algorithm::SlidingWindowCounter, "300 per 15ms"),
-        limit(Algorithm::SlidingWindowLog(LogSize::Standard), "7 per 10ms"),
-        limit(Algorithm::SlidingWindowLog(LogSize::Standard), "30 per 4ms"),
-        limit(Algorithm::Concurrency, "8 per 10ms"),
-        limit(Algorithm::Concurrency, "5 per 3ms"),
-        limit(wall, "3/month"),
-    ]
 }
 
 fn check(brand: Brand) {
