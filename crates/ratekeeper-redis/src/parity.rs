@@ -203,22 +203,22 @@ struct GroupDecisions {
 
 /// Runs groups through the script until all are decided. Returns them in the order of their decisions.
 fn run_until_decided(
-    engine: &mut impl FnMut(&ScriptCall) -> Vec<u8>,
+    engine: &mut impl FnMut(&ScriptCall, &Draws) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
     guess: Micros,
 ) -> Vec<GroupDecisions> {
-    run_with_renewals(engine, draws, times, guess, |_| ()).0
+    run_with_renewals(engine, draws, times, guess, |_, _| ()).0
 }
 
 /// Like [`run_until_decided`], with renewals, which `add_renewals` adds to the first call. Also returns the time of
 /// that call and the result of each renewal.
 fn run_with_renewals(
-    engine: &mut impl FnMut(&ScriptCall) -> Vec<u8>,
+    engine: &mut impl FnMut(&ScriptCall, &Draws) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
     mut guess: Micros,
-    add_renewals: impl FnOnce(&mut ScriptCall),
+    add_renewals: impl FnOnce(&mut ScriptCall, &Draws),
 ) -> (Vec<GroupDecisions>, Micros, Vec<RenewalResult>) {
     let (mut decided_groups, mut first, mut add_renewals) = (Vec::new(), None, Some(add_renewals));
     let mut waiting: Vec<(usize, Option<Readopt>)> = (0..draws.len()).map(|group| (group, None)).collect();
@@ -229,9 +229,9 @@ fn run_with_renewals(
             call.push(draws, *group, times[*group], readopt.as_ref());
         }
         if let Some(add_renewals) = add_renewals.take() {
-            add_renewals(&mut call);
+            add_renewals(&mut call, draws);
         }
-        let bytes = engine(&call);
+        let bytes = engine(&call, draws);
         let mut reply = call.read_reply(&bytes).unwrap();
         guess = reply.now();
         let mut undecided = Vec::new();
@@ -361,14 +361,14 @@ fn run_turns(turns: &[RandomTurn], limits: &[Limit], call_time: Span) -> Result<
         };
         let renewals = ledger.with_terms(&sent, limits);
         let guess = now;
-        let mut run_script = |call: &ScriptCall| {
-            let reply = engine.run(call, now.get());
+        let mut run_script = |call: &ScriptCall, draws: &Draws| {
+            let reply = engine.run(call, draws, now.get());
             now = now.plus(call_time);
             reply
         };
         let (decided_groups, at, results) =
-            run_with_renewals(&mut run_script, &draws, &times, guess, |call| {
-                renewals::add_all(&renewals, call);
+            run_with_renewals(&mut run_script, &draws, &times, guess, |call, draws| {
+                renewals::add_all(&renewals, call, draws);
             });
         compare_with_renewals(&mut twin, &draws, &decided_groups, at, &renewals, &results)?;
         ledger.record(&sent, &results);

@@ -135,7 +135,7 @@ impl RedisStore {
             return GroupRoute::Mixed;
         }
         let first = &draws.group(group)[0];
-        let route = self.router.route(draws.key(first), first.scope(), first.limit());
+        let route = self.router.route(draws.key(first));
         let (batcher, slot) = match route {
             Ok(route) => route,
             Err(failure) => return GroupRoute::Failed(failure),
@@ -157,7 +157,7 @@ impl RedisStore {
 
     fn are_all_at(&self, draws: &Draws, group: usize, batcher: &Arc<Batcher>, slot: u16) -> bool {
         draws.group(group).iter().skip(1).all(|draw| {
-            let route = self.router.route(draws.key(draw), draw.scope(), draw.limit());
+            let route = self.router.route(draws.key(draw));
             route.is_ok_and(|(other, at)| Arc::ptr_eq(&other, batcher) && at == slot)
         })
     }
@@ -167,7 +167,7 @@ impl RedisStore {
         self.cache.decide_local(draws, group);
         let mut parts: Vec<(Arc<Batcher>, u16, Vec<usize>)> = Vec::new();
         for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !draw.is_local()) {
-            match self.router.route(draws.key(draw), draw.scope(), draw.limit()) {
+            match self.router.route(draws.key(draw)) {
                 Err(failure) => {
                     // Units granted here are refunded, and decided again with the rest.
                     fan_out.split(group);
@@ -217,10 +217,8 @@ impl RedisStore {
 
     /// The estimated time of the server that has the group's first key.
     fn server_time(&self, draws: &Draws, group: usize) -> Micros {
-        let first = &draws.group(group)[0];
-        let mut name = Vec::new();
-        stored_key::write(draws.key(first), first.scope(), first.limit().family(), &mut name);
-        let route = self.router.workers.servers.route(stored_key::hash_tag(&name)).ok();
+        let tag = stored_key::hash_tag(draws.key(&draws.group(group)[0]));
+        let route = self.router.workers.servers.route(&tag).ok();
         let ceiling = route.and_then(|route| route.node.clock_ceiling(Instant::now()));
         ceiling.unwrap_or_else(|| self.router.workers.clock.now())
     }
@@ -360,7 +358,7 @@ impl Store for RedisStore {
         draws.push(key, scope, *limit, Op::Refund(u32::MAX), permit);
         // The permit may have been granted here while the server was down.
         self.cache.memory().release(key, scope, limit, permit);
-        if let Ok((batcher, slot)) = self.router.route(key, scope, limit) {
+        if let Ok((batcher, slot)) = self.router.route(key) {
             release_permit(&batcher, &draws, slot, Instant::now() + self.router.timeout);
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Coalescer {
     /// coalescing.
     last_touched_by: HashMap<u64, usize, RandomState>,
     hasher: RandomState,
+    /// The hashes of the current group's keys.
+    hashes: Vec<u64>,
     /// For each group, the next one of its coalesced group, or itself.
     next: Vec<usize>,
 }
@@ -46,14 +48,15 @@ impl Coalescer {
         self.next.extend(0..draws.len());
         coalesced.clear();
         for (group, slot) in slots.iter().enumerate() {
+            self.hash_group(draws, group);
             if let Some(joined) = self.find_equal(draws, group, coalesced) {
                 let joined = &mut coalesced[joined];
                 self.next[joined.last] = group;
                 (joined.last, joined.times) = (group, joined.times + 1);
                 continue;
             }
-            for draw in draws.group(group) {
-                self.last_touched_by.insert(self.hash(draws, draw), coalesced.len());
+            for hash in &self.hashes {
+                self.last_touched_by.insert(*hash, coalesced.len());
             }
             coalesced.push(CoalescedGroup {
                 first: group,
@@ -78,8 +81,7 @@ impl Coalescer {
 
     /// The coalesced group that a group may join: it was the last to touch all its keys, and is equal.
     fn find_equal(&self, draws: &Draws, group: usize, coalesced: &[CoalescedGroup]) -> Option<usize> {
-        let mut touched =
-            draws.group(group).iter().map(|draw| self.last_touched_by.get(&self.hash(draws, draw)));
+        let mut touched = self.hashes.iter().map(|hash| self.last_touched_by.get(hash));
         let candidate = *touched.next()??;
         let is_last = touched.all(|other| other == Some(&candidate));
         let is_same =
@@ -87,9 +89,14 @@ impl Coalescer {
         (is_last && is_same()).then_some(candidate)
     }
 
-    fn hash(&self, draws: &Draws, draw: &Draw) -> u64 {
-        let key = draws.key(draw);
-        self.hasher.hash_one((key.bytes(), draw.scope().0, draw.limit().family()))
+    /// Hashes the keys of a group, once for all that needs them.
+    fn hash_group(&mut self, draws: &Draws, group: usize) {
+        let hash = |draw: &Draw| {
+            let key = draws.key(draw);
+            self.hasher.hash_one((key.bytes(), draw.scope().0, draw.limit().family()))
+        };
+        self.hashes.clear();
+        self.hashes.extend(draws.group(group).iter().map(hash));
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) use value::StoredValue;
 use crate::batch::script;
 use keys::CallKeys;
 use limits::CallLimits;
+use ratekeeper::RenewalOwner;
 use ratekeeper_core::{Draw, Draws, LeasedState, Limit, LimitParams, Micros, Op, Span};
 use renewals::CallRenewals;
 use std::ops::Range;
@@ -122,15 +123,15 @@ impl ScriptCall {
             times == 1 || ScriptCall::can_coalesce(draws, group),
             "only equal requests are coalesced"
         );
-        let (first, group) = (self.draw_limits.len(), draws.group(group));
-        assert!(first + group.len() <= ScriptCall::MAX_DRAWS, "the caller bounds the size of a call");
-        for (index, draw) in group.iter().enumerate() {
+        let (first, own_draws) = (self.draw_limits.len(), draws.group(group));
+        assert!(first + own_draws.len() <= ScriptCall::MAX_DRAWS, "the caller bounds the size of a call");
+        for (index, draw) in own_draws.iter().enumerate() {
             let (limit_index, number) = self.limits.intern(draw.limit());
             self.draw_limits.push(limit_index);
-            let key = self.keys.intern(draws.key(draw), draw.scope(), draw.limit());
+            let key = self.keys.intern(&RenewalOwner::Draw { group, draw: index }, draws);
             let found = retry.and_then(|retry| retry.found(index));
             let mut flags = 0;
-            if index + 1 == group.len() {
+            if index + 1 == own_draws.len() {
                 flags |= flag::LAST;
             }
             if index == 0 && times != 1 {
@@ -193,15 +194,13 @@ impl ScriptCall {
     /// The number of arguments of the encoded call, and their approximate size in bytes.
     pub(crate) fn size_hint(&self) -> (usize, usize) {
         let bytes = self.arguments().map(<[u8]>::len).sum::<usize>();
-        (self.keys.len() + 6, self.keys.bytes() + bytes + 64)
+        (self.keys.len() + 6, self.keys.name_bytes() + bytes + 64)
     }
 
-    /// Writes the call as a command.
-    pub(crate) fn write(&self, call: &mut redis::Cmd) {
+    /// Writes the call as a command. `draws` are those that the call was filled with.
+    pub(crate) fn write(&self, draws: &Draws, call: &mut redis::Cmd) {
         call.arg("EVALSHA").arg(script::digest()).arg(self.keys.len());
-        for key in self.keys.iter() {
-            call.arg(key);
-        }
+        self.keys.write(draws, call);
         for argument in self.arguments() {
             call.arg(argument);
         }
@@ -235,14 +234,9 @@ impl ScriptCall {
         self.keys.len()
     }
 
-    /// The Cluster hash tag of the first key.
-    pub(crate) fn hash_tag(&self) -> &[u8] {
-        self.keys.iter().next().map_or(&[], crate::batch::stored_key::hash_tag)
-    }
-
     /// The names of the keys, in the order of the script's `KEYS`.
-    pub(crate) fn key_names(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.iter()
+    pub(crate) fn key_names(&self, draws: &Draws) -> Vec<Vec<u8>> {
+        self.keys.names(draws)
     }
 }
 

@@ -65,8 +65,8 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct SentRenewal {
     pub(crate) request: LendRequest,
-    /// The index in the batch of the draw that it belongs to. `None` if it is sent on its own.
-    pub(crate) draw: Option<usize>,
+    /// Its key and limit. A draw is one of the batch.
+    pub(crate) owner: RenewalOwner,
     pub(crate) slot: u16,
 }
 
@@ -145,7 +145,8 @@ impl Batcher {
     pub(crate) fn submit_renewal(&self, request: LendRequest, slot: u16, deadline: Instant) {
         let mut request = Some(request);
         self.enqueue(1, deadline, |batch| {
-            batch.renewals.extend(request.take().map(|request| SentRenewal { request, draw: None, slot }));
+            let sent = |request: LendRequest| SentRenewal { owner: request.owner().clone(), request, slot };
+            batch.renewals.extend(request.take().map(sent));
         });
         request.iter_mut().for_each(cancel);
     }
@@ -250,15 +251,15 @@ impl BatchQueue {
 impl Batch {
     /// Adds a part of a group.
     fn push(&mut self, draws: &Draws, part: &mut SubRequest) {
-        let before = self.draws.all().len();
+        let group = self.draws.len();
         self.draws_mut().begin_group_from(draws, part.group, part.picks.as_deref(), part.is_peek);
         self.slots.push(part.slot);
         self.renewals.extend(part.renewals.drain(..).map(|request| {
-            let draw = match request.owner() {
-                RenewalOwner::Draw { draw, .. } => Some(before + draw),
-                RenewalOwner::Key(..) => None,
+            let owner = match request.owner().clone() {
+                RenewalOwner::Draw { draw, .. } => RenewalOwner::Draw { group, draw },
+                key @ RenewalOwner::Key(..) => key,
             };
-            SentRenewal { request, draw, slot: part.slot }
+            SentRenewal { request, owner, slot: part.slot }
         }));
     }
 
@@ -294,7 +295,7 @@ impl Batch {
 
     /// The number of draws and of renewals that are sent on their own.
     fn size(&self) -> usize {
-        let alone = self.renewals.iter().filter(|renewal| renewal.draw.is_none());
+        let alone = self.renewals.iter().filter(|renewal| matches!(renewal.owner, RenewalOwner::Key(..)));
         self.draws.all().len() + alone.count()
     }
 }

@@ -14,40 +14,53 @@ const FAMILY_LETTERS: [u8; Algorithm::FAMILIES] = *b"blfsgc";
 /// The digits of a scope: the URL-safe base64 alphabet.
 const SCOPE_DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Appends the name under which a key's state is stored, for an algorithm family and a scope.
-pub(crate) fn write(key: KeyRef<'_>, scope: Scope, family: usize, name: &mut Vec<u8>) {
-    name.extend_from_slice(b"rk1:{");
+/// Writes the name under which a key's state is stored, for an algorithm family and a scope.
+pub(crate) fn write(key: KeyRef<'_>, scope: Scope, family: usize, to: &mut impl FnMut(&[u8])) {
+    to(b"rk1:{");
     for (index, part) in key.parts().enumerate() {
         match index {
-            // Redis ignores an empty hash tag. A lone `%` can't collide, since an escape always has digits.
-            0 if part.is_empty() => name.push(b'%'),
-            0 => escape(part, |byte| byte == b':', name),
+            0 => write_hash_tag(part, to),
             _ => {
-                name.push(if index == 1 { b'}' } else { b':' });
-                if index == 1 {
-                    name.push(b':');
-                }
-                escape(part, |_| false, name);
+                to(if index == 1 { &b"}:"[..] } else { &b":"[..] });
+                escape(part, |_| false, to);
             }
         }
     }
     if !key.is_composite() {
-        name.push(b'}');
+        to(b"}");
     }
-    name.extend_from_slice(&[b':', FAMILY_LETTERS[family]]);
-    write_scope(scope, name);
+    to(&[b':', FAMILY_LETTERS[family]]);
+    write_scope(scope, to);
 }
 
-/// The hash tag of a stored name: the part that a Cluster and a sharded store hash.
-pub(crate) fn hash_tag(name: &[u8]) -> &[u8] {
-    let start = name.iter().position(|byte| *byte == b'{').map_or(0, |open| open + 1);
-    let end = name[start..].iter().position(|byte| *byte == b'}').map_or(name.len(), |close| start + close);
-    &name[start..end]
+/// The hash tag of a key's stored name: what a Cluster and a sharded store hash.
+pub(crate) fn hash_tag(key: KeyRef<'_>) -> Vec<u8> {
+    let mut tag = Vec::new();
+    if let Some(first) = key.parts().next() {
+        write_hash_tag(first, &mut |bytes| tag.extend_from_slice(bytes));
+    }
+    tag
 }
 
-/// Appends a part, and percent-encodes the bytes that belong to the format. Bytes for which `is_plain` holds stay as
+/// The name as bytes.
+#[cfg(test)]
+pub(crate) fn name(key: KeyRef<'_>, scope: Scope, family: usize) -> Vec<u8> {
+    let mut name = Vec::new();
+    write(key, scope, family, &mut |bytes| name.extend_from_slice(bytes));
+    name
+}
+
+fn write_hash_tag(first_part: &str, to: &mut impl FnMut(&[u8])) {
+    // Redis ignores an empty hash tag. A lone `%` can't collide, since an escape always has digits.
+    match first_part {
+        "" => to(b"%"),
+        part => escape(part, |byte| byte == b':', to),
+    }
+}
+
+/// Writes a part, and percent-encodes the bytes that belong to the format. Bytes for which `is_plain` holds stay as
 /// they are, like `:` within the braces.
-fn escape(part: &str, is_plain: impl Fn(u8) -> bool, name: &mut Vec<u8>) {
+fn escape(part: &str, is_plain: impl Fn(u8) -> bool, to: &mut impl FnMut(&[u8])) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let is_reserved = |byte: u8| {
         matches!(byte, b':' | b'%' | b'{' | b'}' | b' ' | b'\0'..=b'\x1f' | b'\x7f') && !is_plain(byte)
@@ -56,18 +69,18 @@ fn escape(part: &str, is_plain: impl Fn(u8) -> bool, name: &mut Vec<u8>) {
     // Hardly any part needs escaping, so plain runs are copied as a whole.
     while let Some(length) = rest.iter().position(|byte| is_reserved(*byte)) {
         let byte = rest[length];
-        name.extend_from_slice(&rest[..length]);
-        name.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        to(&rest[..length]);
+        to(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         rest = &rest[length + 1..];
     }
-    name.extend_from_slice(rest);
+    to(rest);
 }
 
-/// Appends a scope's digits, the most significant first; none for the default scope.
-fn write_scope(scope: Scope, name: &mut Vec<u8>) {
+/// Writes a scope's digits, the most significant first; none for the default scope.
+fn write_scope(scope: Scope, to: &mut impl FnMut(&[u8])) {
     let digits = (u64::BITS - scope.0.leading_zeros()).div_ceil(6);
     for digit in (0..digits).rev() {
-        name.push(SCOPE_DIGITS[(scope.0 >> (6 * digit) & 63) as usize]);
+        to(&[SCOPE_DIGITS[(scope.0 >> (6 * digit) & 63) as usize]]);
     }
 }
 
@@ -78,10 +91,8 @@ mod tests {
     use ratekeeper_core::Key;
 
     fn name(parts: &[&str], scope: u64, family: usize) -> String {
-        let mut name = Vec::new();
         let key = Key::new(parts.iter().copied()).unwrap();
-        write(key.borrow(), Scope(scope), family, &mut name);
-        String::from_utf8(name).unwrap()
+        String::from_utf8(super::name(key.borrow(), Scope(scope), family)).unwrap()
     }
 
     #[test]
@@ -101,7 +112,9 @@ mod tests {
             (vec!["", "x"], "%"),
             (vec!["}{", "x"], "%7D%7B"),
         ] {
-            assert_eq!(hash_tag(name(&parts, 7, 0).as_bytes()), expected.as_bytes());
+            let key = Key::new(parts.iter().copied()).unwrap();
+            assert_eq!(hash_tag(key.borrow()), expected.as_bytes());
+            assert!(name(&parts, 7, 0).starts_with(&format!("rk1:{{{expected}}}")));
         }
     }
 

@@ -103,7 +103,8 @@ impl BatchWorker {
             let mut left = Vec::new();
             for first in (0..used).step_by(MAX_PIPELINED_CALLS) {
                 let sending = first..used.min(first + MAX_PIPELINED_CALLS);
-                let commands = self.calls[sending.clone()].iter().map(|call| command(&call.script)).collect();
+                let calls = self.calls[sending.clone()].iter();
+                let commands = calls.map(|call| command(&call.script, batch.draws())).collect();
                 let sent = Instant::now();
                 let outcomes = workers.servers.call(node, commands, deadline).await;
                 let received = Instant::now();
@@ -138,17 +139,12 @@ impl BatchWorker {
             call.script.push(draws, first, times, self.groups[group].retry.as_ref());
             call.groups.push(group);
         }
-        for (number, SentRenewal { request, draw, slot }) in
+        for (number, SentRenewal { request, owner, slot }) in
             batch.renewals.iter().enumerate().filter(|_| is_first)
         {
-            let (key, scope, limit) = match (request.owner(), draw.map(|draw| &draws.all()[draw])) {
-                (RenewalOwner::Key(name, limit), _) => (name.key.borrow(), name.scope, limit),
-                (RenewalOwner::Draw { .. }, Some(draw)) => (draws.key(draw), draw.scope(), draw.limit()),
-                (RenewalOwner::Draw { .. }, None) => continue,
-            };
             let index = self.open_call(*slot, 1, false, now, &mut used);
             let call = &mut self.calls[index];
-            call.script.push_renewal(key, scope, limit, request.report(), request.request());
+            call.script.push_renewal(draws, owner, request.report(), request.request());
             call.renewals.push(number);
         }
         used
@@ -247,8 +243,11 @@ impl BatchWorker {
             }
             let at = reply.now();
             for (index, result) in call.renewals.iter().zip(reply.renewal_results()) {
-                let SentRenewal { request, draw, .. } = &mut renewals[*index];
-                let decision = draw.and_then(|draw| DrawDecision::of(&draws.all()[draw]));
+                let SentRenewal { request, owner, .. } = &mut renewals[*index];
+                let decision = match owner {
+                    RenewalOwner::Draw { group, draw } => DrawDecision::of(&draws.group(*group)[*draw]),
+                    RenewalOwner::Key(..) => None,
+                };
                 request.answer(lend_outcome(result, at, decision));
             }
         }
@@ -278,9 +277,9 @@ fn lend_outcome(
     LendOutcome::Lent { reply: LeaseReply { grant, state, store_time: at }, decision }
 }
 
-fn command(script_call: &ScriptCall) -> Cmd {
+fn command(script_call: &ScriptCall, draws: &Draws) -> Cmd {
     let (arguments, bytes) = script_call.size_hint();
     let mut command = Cmd::with_capacity(arguments, bytes);
-    script_call.write(&mut command);
+    script_call.write(draws, &mut command);
     command
 }

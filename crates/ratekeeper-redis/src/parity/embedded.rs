@@ -4,6 +4,7 @@ use super::fake::{FakeData, FakeReply, SharedFake};
 use crate::batch::codec::ScriptCall;
 use crate::batch::script;
 use mlua::{Function, Lua, Result, Table, Value, Variadic};
+use ratekeeper_core::Draws;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -33,7 +34,7 @@ impl EmbeddedLua {
     }
 
     /// Runs the script on a call.
-    pub(crate) fn run(&self, call: &ScriptCall, now_micros: u64) -> Vec<u8> {
+    pub(crate) fn run(&self, call: &ScriptCall, draws: &Draws, now_micros: u64) -> Vec<u8> {
         {
             let mut fake = self.fake.borrow_mut();
             fake.now_micros = now_micros;
@@ -43,7 +44,10 @@ impl EmbeddedLua {
         let texts = |texts: &mut dyn Iterator<Item = &[u8]>| {
             self.lua.create_sequence_from(texts.map(|text| self.lua.create_string(text).unwrap())).unwrap()
         };
-        self.lua.globals().raw_set("KEYS", texts(&mut call.key_names())).unwrap();
+        self.lua
+            .globals()
+            .raw_set("KEYS", texts(&mut call.key_names(draws).iter().map(Vec::as_slice)))
+            .unwrap();
         self.lua.globals().raw_set("ARGV", texts(&mut call.arguments())).unwrap();
         let reply: mlua::String = self.script.call(()).unwrap_or_else(|error| panic!("{error}"));
         reply.as_bytes().to_vec()

@@ -3,8 +3,11 @@
 use super::START;
 use super::embedded::EmbeddedLua;
 use super::fake::FakeValueKind;
+use super::renewals::key_owner;
 use super::run_with_renewals;
 use crate::batch::codec::{GrantedLease, RenewalResult, ScriptCall};
+use ratekeeper::RenewalOwner;
+use ratekeeper_core::Key;
 use ratekeeper_core::{
     Algorithm, Align, Amount, DrawOutcome, Draws, LEASE_TERM, Leak, LeaseReport, LeaseRequest, Limit, Micros,
     Op, PermitId, Retry, Scope, Span, Zone,
@@ -38,11 +41,11 @@ impl LendingFixture {
     ) -> (Vec<EngineReply>, RenewalResult) {
         let now = self.now;
         let (decided_groups, _, results) = run_with_renewals(
-            &mut |call: &ScriptCall| self.script.run(call, now.get()),
+            &mut |call: &ScriptCall, draws: &Draws| self.script.run(call, draws, now.get()),
             draws,
             &vec![1; draws.len()],
             now,
-            |call| call.push_renewal("k".into(), Scope(0), limit, report, request),
+            |call, draws| call.push_renewal(draws, &k_owner(limit), report, request),
         );
         let replies = decided_groups
             .iter()
@@ -64,7 +67,7 @@ impl LendingFixture {
     fn apply(&mut self, limit: &Limit, op: Op) -> EngineReply {
         let draws = draws(limit, op);
         let now = self.now;
-        let mut engine = |call: &ScriptCall| self.script.run(call, now.get());
+        let mut engine = |call: &ScriptCall, draws: &Draws| self.script.run(call, draws, now.get());
         let decided_groups = super::run_until_decided(&mut engine, &draws, &[1], now);
         EngineReply::from(&decided_groups[0].requests[0].group(0)[0])
     }
@@ -150,7 +153,7 @@ fn equal_requests_in_one_group_do_not_draw_lent_units() {
     store.lend(&limit, 4);
     let (draws, now) = (draws(&limit, Op::Take(Amount::exactly(2))), store.now);
     let decided_groups = super::run_until_decided(
-        &mut |call: &ScriptCall| store.script.run(call, now.get()),
+        &mut |call: &ScriptCall, draws: &Draws| store.script.run(call, draws, now.get()),
         &draws,
         &[5],
         now,
@@ -300,6 +303,11 @@ fn lent_units_stay_lent_under_another_quota() {
     assert_eq!(store.remaining(&narrow), 36);
 }
 
+/// The owner of a renewal of the key `k`.
+fn k_owner(limit: &Limit) -> RenewalOwner {
+    key_owner(Key::new(["k"]).unwrap(), limit)
+}
+
 /// The store's clock is outside the calendar windows that were sent.
 #[test]
 fn a_renewal_outside_its_calendar_is_rejected() {
@@ -308,8 +316,9 @@ fn a_renewal_outside_its_calendar_is_rejected() {
     let mut call = ScriptCall::default();
     for (guess, is_rejected) in [(START, false), (START.plus(Span::YEAR), true)] {
         call.reset(guess);
-        call.push_renewal("k".into(), Scope(0), &months, LeaseReport::default(), request_up_to(2));
-        let bytes = script.run(&call, START.get());
+        let draws = Draws::new();
+        call.push_renewal(&draws, &k_owner(&months), LeaseReport::default(), request_up_to(2));
+        let bytes = script.run(&call, &draws, START.get());
         let mut reply = call.read_reply(&bytes).unwrap();
         let results: Vec<_> = reply.renewal_results().map(Result::unwrap).collect();
         assert_eq!(matches!(results[..], [RenewalResult::Stuck]), is_rejected, "{results:?}");

@@ -31,8 +31,12 @@ impl TrapFixture {
         // The caller's clock is years off, which must not matter.
         let guess = self.now.minus(Span::micros(3 * Span::YEAR.get()));
         let now = self.now.get();
-        let decided_groups =
-            run_until_decided(&mut |call: &ScriptCall| self.script.run(call, now), &draws, &[1], guess);
+        let decided_groups = run_until_decided(
+            &mut |call: &ScriptCall, draws: &Draws| self.script.run(call, draws, now),
+            &draws,
+            &[1],
+            guess,
+        );
         EngineReply::from(&decided_groups[0].requests[0].group(0)[0])
     }
 
@@ -243,7 +247,7 @@ fn foreign_values_do_not_affect_other_keys() {
     }
     call.reset(START);
     (0..draws.len()).for_each(|group| call.push(&draws, group, 1, None));
-    let bytes = store.script.run(&call, START.get());
+    let bytes = store.script.run(&call, &draws, START.get());
     let is_decided: Vec<_> = call
         .read_reply(&bytes)
         .unwrap()
@@ -338,7 +342,7 @@ fn a_group_outside_its_calendar_is_not_decided() {
         script.fake.borrow_mut().values.clear();
         call.reset(guess);
         call.push(&draws, 0, 1, None);
-        let bytes = script.run(&call, START.get());
+        let bytes = script.run(&call, &draws, START.get());
         let result = call.read_reply(&bytes).unwrap().next();
         assert_eq!(matches!(result, Some(Ok(GroupResult::Decided(_)))), is_decided, "{guess:?}");
         assert_eq!(matches!(result, Some(Ok(GroupResult::Retry(_)))), !is_decided, "{guess:?}");

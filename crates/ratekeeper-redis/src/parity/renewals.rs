@@ -8,8 +8,10 @@ use crate::batch::stored_key;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::sample::select;
+use ratekeeper::{KeyName, RenewalOwner};
 use ratekeeper_core::{Draw, Draws, Key, LeaseReport, LeaseRequest, Limit, Scope};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A renewal whose report does not have its term yet.
 #[derive(Clone, Debug)]
@@ -34,9 +36,7 @@ pub(crate) struct SentRandomRenewal {
 impl SentRandomRenewal {
     /// The name of its key in the store.
     pub(crate) fn name(&self) -> Vec<u8> {
-        let mut name = Vec::new();
-        stored_key::write(self.key.borrow(), Scope(0), self.limit.family(), &mut name);
-        name
+        stored_key::name(self.key.borrow(), Scope(0), self.limit.family())
     }
 }
 
@@ -78,10 +78,16 @@ pub(crate) fn undisputed(renewals: &[RandomRenewal], draws: &Draws, limits: &[Li
 }
 
 /// Adds renewals to a call.
-pub(crate) fn add_all(renewals: &[SentRandomRenewal], call: &mut ScriptCall) {
+pub(crate) fn add_all(renewals: &[SentRandomRenewal], call: &mut ScriptCall, draws: &Draws) {
     for renewal in renewals {
-        call.push_renewal(renewal.key.borrow(), Scope(0), &renewal.limit, renewal.report, renewal.request);
+        let owner = key_owner(renewal.key.clone(), &renewal.limit);
+        call.push_renewal(draws, &owner, renewal.report, renewal.request);
     }
+}
+
+/// The owner of a renewal that travels without a draw.
+pub(crate) fn key_owner(key: Key, limit: &Limit) -> RenewalOwner {
+    RenewalOwner::Key(Arc::new(KeyName { key, scope: Scope(0) }), *limit)
 }
 
 /// Random renewals under limits that can lend; half of the time none.

@@ -30,10 +30,11 @@ impl ServerFixture {
     }
 
     /// Runs the script on a call.
-    pub(crate) fn run(&mut self, call: &ScriptCall) -> Vec<u8> {
-        let count = call.key_names().count().to_string();
+    pub(crate) fn run(&mut self, call: &ScriptCall, draws: &Draws) -> Vec<u8> {
+        let names = call.key_names(draws);
+        let count = names.len().to_string();
         let mut words: Vec<&[u8]> = vec![b"EVALSHA", script::digest().as_bytes(), count.as_bytes()];
-        words.extend(call.key_names());
+        words.extend(names.iter().map(Vec::as_slice));
         words.extend(call.arguments());
         match self.connection.call(&words).unwrap() {
             RespReply::Bulk(bytes) => bytes,
@@ -96,10 +97,15 @@ fn run_turns(turns: &[RandomTurn], limits: &[Limit], store: &mut ServerFixture) 
         let guess = store.now();
         let undisputed = renewals::undisputed(&turn.renewals, &draws, limits);
         let renewals = ledger.with_terms(&undisputed, limits);
-        let (decided_groups, now, results) =
-            run_with_renewals(&mut |call: &ScriptCall| store.run(call), &draws, &times, guess, |call| {
-                renewals::add_all(&renewals, call);
-            });
+        let (decided_groups, now, results) = run_with_renewals(
+            &mut |call: &ScriptCall, draws: &Draws| store.run(call, draws),
+            &draws,
+            &times,
+            guess,
+            |call, draws| {
+                renewals::add_all(&renewals, call, draws);
+            },
+        );
         if let Err(error) =
             compare_with_renewals(&mut twin, &draws, &decided_groups, now, &renewals, &results)
         {

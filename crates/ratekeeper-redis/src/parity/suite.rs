@@ -24,9 +24,12 @@ impl Engine for FreshLua<'_> {
     fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply> {
         let mut decided = draws.clone();
         let times = vec![1; draws.len()];
-        for result in
-            run_until_decided(&mut |call: &ScriptCall| self.0.run(call, now.get()), draws, &times, now)
-        {
+        for result in run_until_decided(
+            &mut |call: &ScriptCall, draws: &Draws| self.0.run(call, draws, now.get()),
+            draws,
+            &times,
+            now,
+        ) {
             let group = result.requests[0].group(result.group);
             for (own, draw) in decided.group_mut(result.group).iter_mut().zip(group) {
                 own.copy_decision(draw);

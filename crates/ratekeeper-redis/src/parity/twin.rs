@@ -45,9 +45,7 @@ enum TwinUndo {
 
 /// The name of a draw's key in the store.
 pub(crate) fn key_name(draws: &Draws, draw: &Draw) -> Vec<u8> {
-    let mut name = Vec::new();
-    stored_key::write(draws.key(draw), draw.scope(), draw.limit().family(), &mut name);
-    name
+    stored_key::name(draws.key(draw), draw.scope(), draw.limit().family())
 }
 
 impl Twin {

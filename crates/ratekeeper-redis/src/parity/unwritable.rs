@@ -37,7 +37,7 @@ fn send(
     for group in groups {
         call.push(draws, *group, times[*group], None);
     }
-    let bytes = engine.run(&call, now.get());
+    let bytes = engine.run(&call, draws, now.get());
     let mut reply = call.read_reply(&bytes).unwrap();
     let results = groups.iter().zip(reply.by_ref()).map(|(group, result)| match result.unwrap() {
         GroupResult::Decided(decided) => {
@@ -222,7 +222,7 @@ fn prior_states_are_not_cleared_without_writes() {
     let take = |limit, now| {
         let mut draws = Draws::new();
         draws.push("k".into(), Scope(0), limit, Op::Take(Amount::exactly(5)), PermitId(0));
-        let mut run = |call: &ScriptCall| engine.run(call, now);
+        let mut run = |call: &ScriptCall, draws: &Draws| engine.run(call, draws, now);
         super::run_until_decided(&mut run, &draws, &[1], Micros::new(now)).remove(0).requests.remove(0).all()
             [0]
         .outcome()

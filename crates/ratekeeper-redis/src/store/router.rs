@@ -6,7 +6,7 @@ use crate::batch::worker::Workers;
 use crate::client::node::{NodePhase, RedisNode};
 use parking_lot::RwLock;
 use ratekeeper::{LendRequest, RenewalOwner};
-use ratekeeper_core::{KeyRef, Limit, Scope, StoreFailure};
+use ratekeeper_core::{KeyRef, StoreFailure};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,20 +34,9 @@ impl Router {
     }
 
     /// The batcher and the Cluster slot of a key.
-    pub(super) fn route(
-        &self,
-        key: KeyRef<'_>,
-        scope: Scope,
-        limit: &Limit,
-    ) -> Result<(Arc<Batcher>, u16), StoreFailure> {
-        let mut name = Vec::new();
-        let hash_tag = if self.is_spread {
-            stored_key::write(key, scope, limit.family(), &mut name);
-            stored_key::hash_tag(&name)
-        } else {
-            &[][..]
-        };
-        let route = self.workers.servers.route(hash_tag)?;
+    pub(super) fn route(&self, key: KeyRef<'_>) -> Result<(Arc<Batcher>, u16), StoreFailure> {
+        let hash_tag = if self.is_spread { stored_key::hash_tag(key) } else { Vec::new() };
+        let route = self.workers.servers.route(&hash_tag)?;
         // A server that is known to be down is not asked: that would fail too, only later.
         match route.node.phase() {
             NodePhase::Down | NodePhase::Retired => Err(StoreFailure::Unreachable),
@@ -58,7 +47,7 @@ impl Router {
     /// Sends a lease request on its own.
     pub(super) fn send_renewal(&self, mut request: LendRequest) {
         let route = match request.owner() {
-            RenewalOwner::Key(name, limit) => self.route(name.key.borrow(), name.scope, limit),
+            RenewalOwner::Key(name, _) => self.route(name.key.borrow()),
             RenewalOwner::Draw { .. } => Err(StoreFailure::StoreError),
         };
         match route {

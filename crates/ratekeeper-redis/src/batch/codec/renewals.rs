@@ -4,9 +4,11 @@
 //! more.
 
 use super::ScriptCall;
+use super::keys::key_and_limit;
 use super::reader::{ScriptReplyError, read_byte, read_number, read_units};
 use super::value::Codec;
-use ratekeeper_core::{Amount, KeyRef, LeaseReport, LeaseRequest, Limit, Micros, Scope, Span, State};
+use ratekeeper::RenewalOwner;
+use ratekeeper_core::{Amount, Draws, LeaseReport, LeaseRequest, Micros, Span, State};
 
 /// The encoded renewals of a call.
 #[derive(Debug, Default)]
@@ -37,16 +39,16 @@ impl CallRenewals {
 }
 
 impl ScriptCall {
-    /// Adds a renewal. Reports are applied before the draws are decided, and leases are granted afterwards.
+    /// Adds a renewal for the key of a draw, or for a key of its own. Reports are applied before the draws are decided,
+    /// and leases are granted afterwards.
     ///
     /// # Panics
     /// If the call has [`ScriptCall::MAX_DRAWS`] draws and renewals already, or if the limit
-    /// [can't](Limit::is_leasable) be leased.
+    /// [can't](ratekeeper_core::Limit::is_leasable) be leased.
     pub(crate) fn push_renewal(
         &mut self,
-        key: KeyRef<'_>,
-        scope: Scope,
-        limit: &Limit,
+        draws: &Draws,
+        owner: &RenewalOwner,
         report: LeaseReport,
         request: LeaseRequest,
     ) {
@@ -54,10 +56,11 @@ impl ScriptCall {
             self.draw_limits.len() + self.renewals.len() < ScriptCall::MAX_DRAWS,
             "the caller bounds the size of a call"
         );
+        let (_, _, limit) = key_and_limit(owner, draws);
         assert!(limit.is_leasable(), "{limit} can't be leased");
         let (index, number) = self.limits.intern(limit);
         self.renewals.limit_indices.push(index);
-        let key = self.keys.intern(key, scope, limit);
+        let key = self.keys.intern(owner, draws);
         self.limits.set_string_count(self.keys.strings());
         let bytes = &mut self.renewals.bytes;
         bytes.extend_from_slice(&key.to_be_bytes());

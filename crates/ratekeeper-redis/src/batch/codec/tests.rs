@@ -2,10 +2,12 @@
 
 use super::{GroupResult, ScriptCall};
 use proptest::prelude::{any, prop_assert, proptest};
+use ratekeeper::{KeyName, RenewalOwner};
 use ratekeeper_core::{
-    Algorithm, Align, Amount, Draws, LeaseReport, LeaseRequest, Limit, LogSize, Micros, Op, PermitId, Scope,
-    Span, Zone,
+    Algorithm, Align, Amount, Draws, Key, LeaseReport, LeaseRequest, Limit, LogSize, Micros, Op, PermitId,
+    Scope, Span, Zone,
 };
+use std::sync::Arc;
 
 const NOW: Micros = Micros::new(1_700_000_000_123_457);
 
@@ -44,28 +46,33 @@ fn a_key_and_a_limit_are_encoded_once() {
     let (mut call, draws) = (ScriptCall::default(), mixed());
     fill(&mut call, &draws);
     assert_eq!((call.group_count(), call.draw_count()), (60, draws.all().len()));
-    let names: Vec<_> = call.key_names().collect();
+    let names = call.key_names(&draws);
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!((names.len(), names.len()), (call.key_count(), distinct.len()));
     assert!(call.arguments().next().unwrap().len() < 300);
-    assert_eq!(call.hash_tag(), b"user:0");
+    assert_eq!(names[0], b"rk1:{user:0}:b");
     let mut command = redis::Cmd::new();
-    call.write(&mut command);
+    call.write(&draws, &mut command);
     assert_eq!(command.args_iter().count(), 3 + names.len() + 2);
 }
 
-fn push_renewal(call: &mut ScriptCall, key: &str, limit: &Limit) {
+fn owner(key: &str, limit: &Limit) -> RenewalOwner {
+    RenewalOwner::Key(Arc::new(KeyName { key: Key::new([key]).unwrap(), scope: Scope(0) }), *limit)
+}
+
+fn push_renewal(call: &mut ScriptCall, draws: &Draws, key: &RenewalOwner) {
     let report = LeaseReport { term: 7, spent: 1, kept: 2, returned: 3 };
     let request = LeaseRequest { short_horizon: 4, long_horizon: 5, long_horizon_divisor: 6 };
-    call.push_renewal(key.into(), Scope(0), limit, report, request);
+    call.push_renewal(draws, key, report, request);
 }
 
 #[test]
 fn a_warm_call_is_filled_without_allocating() {
     let (mut call, draws, limit) = (ScriptCall::default(), mixed(), limit(Algorithm::TokenBucket, "100/min"));
+    let owner = owner("user:3", &limit);
     let fill = |call: &mut ScriptCall| {
         fill(call, &draws);
-        push_renewal(call, "user:3", &limit);
+        push_renewal(call, &draws, &owner);
     };
     fill(&mut call);
     let again = allocation_counter::measure(|| fill(&mut call));
@@ -78,10 +85,10 @@ fn renewals_are_a_separate_argument_and_share_the_keys() {
     fill(&mut call, &draws);
     let (keys, limits) = (call.key_count(), call.arguments().next().unwrap().to_vec());
     assert_eq!(call.arguments().count(), 2, "without a renewal there is no third");
-    push_renewal(&mut call, "user:3", &limit);
+    push_renewal(&mut call, &draws, &owner("user:3", &limit));
     assert_eq!((call.key_count(), call.arguments().count()), (keys, 3));
     assert_eq!(call.arguments().next(), Some(&limits[..]), "the key and the limit are already encoded");
-    push_renewal(&mut call, "another client", &limit);
+    push_renewal(&mut call, &draws, &owner("another client", &limit));
     assert_eq!((call.key_count(), call.arguments().count()), (keys + 1, 3));
     assert_eq!(call.arguments().last().map(<[u8]>::len), Some(2 * 35));
 }
@@ -120,7 +127,7 @@ proptest! {
         let (mut call, mut draws) = (ScriptCall::default(), mixed());
         fill(&mut call, &draws);
         for key in ["user:3", "user:4"] {
-            push_renewal(&mut call, key, &limit(Algorithm::TokenBucket, "100/min"));
+            push_renewal(&mut call, &draws, &owner(key, &limit(Algorithm::TokenBucket, "100/min")));
         }
         let bytes: Vec<u8> = bytes.into_iter().map(|byte| if codes { byte % 36 } else { byte }).collect();
         let Ok(mut reply) = call.read_reply(&bytes) else { return Ok(()) };
