@@ -161,7 +161,7 @@ impl SimCase {
         CaseRow::of((1..=seeds).map(|seed| self.simulate(requests, seed, consistency)))
     }
 
-    /// Returns whether the first node gets so many requests that its store calls are held to a bar.
+    /// Returns whether the first node gets at least 1000 requests per second: only then its store calls are held to a bar.
     pub fn is_busy(&self) -> bool {
         self.request_rate() * self.first_node_share >= BUSY_REQUESTS_PER_SECOND
     }

@@ -47,7 +47,7 @@ pub(super) enum LeasePhase {
     Unacked,
 }
 
-/// What is known of the units left at the store.
+/// Whether units are left at the store, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreSupply {
     /// There may be enough: draws that the lease does not cover are sent to the store.
